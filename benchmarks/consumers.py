@@ -28,17 +28,17 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsCluster
 
 MESSAGES = 100_000
-TASK = 10  # messages
 ASK_EVERY = 0.02  # seconds
 Reader = Callable[[SequenceRange], Iterator[MessageRun]]
 
 
 class Taken(NamedTuple):
-    """Milliseconds of each micro-batch and of each request, and seconds of CPU of each server in each second."""
+    """Milliseconds of each micro-batch and of each request; seconds of CPU in a second of each server, and here."""
 
     batches: list[float]
     requests: list[float]
     servers: list[float]
+    here: float
 
 
 def _nothing(part: SequenceRange) -> Iterator[MessageRun]:
@@ -47,7 +47,7 @@ def _nothing(part: SequenceRange) -> Iterator[MessageRun]:
 
 def _measured(
     cluster: NatsCluster, connection: Connection, reader: Reader, whole: SequenceRange, rate: float, tasks: int,
-    seconds: float,
+    messages: int, seconds: float,
 ) -> Taken:  # fmt: skip
     """Run micro-batches at `rate` a second, each as soon as it is due and the one before is done."""
     batches: list[float] = []
@@ -61,31 +61,32 @@ def _measured(
             requests.append((time.perf_counter() - began) * 1000)
 
     def task(first: int) -> None:
-        part = SequenceRange(whole.stream, first, first + TASK, TASK, whole.created)
+        part = SequenceRange(whole.stream, first, first + messages, messages, whole.created)
         rows = sum(len(run) for run in reader(part))
-        if rows != TASK and reader is not _nothing:
-            raise RuntimeError(f"{rows} of {TASK} messages came")
+        if rows != messages and reader is not _nothing:
+            raise RuntimeError(f"{rows} of {messages} messages came")
 
     asking = threading.Thread(target=ask)
     asking.start()
-    used = [cpu_seconds(server.pid) for server in cluster.servers]
+    used, used_here = [cpu_seconds(server.pid) for server in cluster.servers], time.process_time()
     began = time.perf_counter()
     with ThreadPoolExecutor(tasks) as pool:
         number = 0
         while (due := began + number / rate) < began + seconds:
             time.sleep(max(0.0, due - time.perf_counter()))
             start = time.perf_counter()
-            list(pool.map(task, [1 + (number * tasks + index) * TASK % MESSAGES for index in range(tasks)]))
+            list(pool.map(task, [1 + (number * tasks + index) * messages % MESSAGES for index in range(tasks)]))
             batches.append((time.perf_counter() - start) * 1000)
             number += 1
     elapsed = time.perf_counter() - began
+    here = (time.process_time() - used_here) / elapsed
     finished.set()
     asking.join()
     servers = [(cpu_seconds(server.pid) - since) / elapsed for server, since in zip(cluster.servers, used, strict=True)]
-    return Taken(batches, requests, servers)
+    return Taken(batches, requests, servers, here)
 
 
-def compare(rate: float, tasks: int, seconds: float, rounds: int) -> None:
+def compare(rate: float, tasks: int, messages: int, seconds: float, rounds: int) -> None:
     """Print what the servers do without reads, with consumers, and with Direct Gets, by turns."""
     with NatsCluster() as cluster:
         whole = fill(cluster.urls[0], "BENCH", MESSAGES, allow_direct=True, num_replicas=3)
@@ -96,19 +97,19 @@ def compare(rate: float, tasks: int, seconds: float, rounds: int) -> None:
         leader = str(cluster.servers[0].monitor("/jsz")["meta_cluster"]["leader"])
         meta = next(index for index, server in enumerate(cluster.servers) if str(server.name) == leader)
         times = ("micro-batch", "p99", "request", "p99 of requests")
-        percent = ("metadata leader", "stream leader", "others")
+        percent = ("metadata leader", "stream leader", "others", "reader")
         table = Table(
             "consumers",
-            f"{rate:g} micro-batches/s of {tasks} tasks with {TASK} messages each, from a stream with three replicas, "
-            f"{rounds} rounds of {seconds:g} s; milliseconds, and CPU in percent of a core",
+            f"{rate:g} micro-batches/s of {tasks} tasks with {messages:,} messages each, from a stream with three "
+            f"replicas, {rounds} rounds of {seconds:g} s; milliseconds, and CPU in percent of a core",
             **{"reads": "s", **dict.fromkeys(times, ".2f"), **dict.fromkeys(percent, ".1f")},
         )
         for _ in range(rounds):
             for name, reader in ways.items():
-                taken = _measured(cluster, connection, reader, whole, rate, tasks, seconds)
+                taken = _measured(cluster, connection, reader, whole, rate, tasks, messages, seconds)
                 stream = cluster.leader_of("BENCH")
                 others = [cpu for index, cpu in enumerate(taken.servers) if index not in (meta, stream)]
-                cpu = (taken.servers[meta], taken.servers[stream], statistics.mean(others))
+                cpu = (taken.servers[meta], taken.servers[stream], statistics.mean(others), taken.here)
                 used = [each * 100 for each in cpu]
                 took = [figure for times in taken[:2] for figure in (statistics.median(times), percentile(times, 99))]
                 table.add(name, *took, *used)
@@ -120,10 +121,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.consumers", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rate", type=float, default=10, help="micro-batches a second (default 10)")
     parser.add_argument("--tasks", type=int, default=8, help="tasks of a micro-batch (default 8)")
+    parser.add_argument("--messages", type=int, default=10, help="messages of a task (default 10)")
     parser.add_argument("--seconds", type=float, default=20, help="how long each measurement takes (default 20)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all ways (default 3)")
     arguments = parser.parse_args()
-    compare(arguments.rate, arguments.tasks, arguments.seconds, arguments.rounds)
+    compare(arguments.rate, arguments.tasks, arguments.messages, arguments.seconds, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -308,7 +308,7 @@ class Messages:
     ) -> Iterator[StoredMessage]:
         stream = info.config.name
         filters = () if subject is None else (subject_filter(subject),)
-        part = SequenceRange(stream, first, end, None, info.created, filters, direct=True)
+        part = SequenceRange(stream, first, end, None, info.created, filters)
         try:
             for messages in read_direct(self._api.connect, part, settings(self._api, batch), "spark-jetstream admin"):
                 assert isinstance(messages, DirectBatch)  # only several filters are merged

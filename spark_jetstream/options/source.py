@@ -12,6 +12,7 @@ from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Positions, Subject
 from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, OnConflict, Side, option
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
+from spark_jetstream.protocol.stream import ReadWith
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column
 
 #: What has no meaning for a bucket, with what is meant instead.
@@ -89,11 +90,12 @@ class SourceOptions(SideOptions):
     fetch_max_bytes: int = option("bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
     fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
     include_headers: bool = option("`false` leaves `headers` null and skips decoding them", Flag(), "true")
-    read_with: Literal["consumer", "direct"] = option(
+    read_with: ReadWith = option(
         "`consumer`: each task has a pull consumer of its own; `direct`: batched Direct Get, no consumer is made "
-        "(needs `allow_direct` on the stream)",
-        Choice(("consumer", "direct")),
-        "consumer",
+        "(needs `allow_direct` on the stream); `auto`: Direct Get for the small tasks of a stream in a cluster, if it "
+        "and the account allow that",
+        Choice(("auto", "consumer", "direct")),
+        "auto",
         after="subjects",
     )
     durable: str | None = option(

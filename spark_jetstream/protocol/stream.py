@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import jsapi
@@ -14,14 +14,17 @@ from spark_jetstream.protocol.units import INT64_MAX, shown, time_nanoseconds
 _SECOND = 1_000_000_000
 
 
+ReadWith = Literal["auto", "consumer", "direct"]
+
+
 @dataclass(frozen=True)
 class SequenceRange:
     """What one reader reads: the messages of a stream with ``first`` <= sequence < ``end`` that match.
 
     ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's creation
     time as the server prints it, so that a reader notices a stream that was created again. ``subjects`` are the
-    filters, empty for all. ``direct``: it is read with Direct Get, not with a consumer. Plain data that pickles.
-    `ValueError`: ``first`` < 1, or ``end`` < ``first``.
+    filters, empty for all. ``read_with`` is the value of option readWith that the range is read with. Plain data that
+    pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
 
     stream: str
@@ -30,7 +33,7 @@ class SequenceRange:
     count: int | None
     created: str
     subjects: tuple[str, ...] = ()
-    direct: bool = False
+    read_with: ReadWith = "consumer"
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.end < self.first:
@@ -57,7 +60,7 @@ class StreamSummary:
     in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
     have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
-    ``num_replicas`` is 0 when the server did not say.
+    ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
     """
 
     name: str
@@ -86,6 +89,7 @@ class StreamSummary:
     allow_msg_ttl: bool = False
     deny_purge: bool = False
     num_replicas: int = 0
+    clustered: bool = False
 
     @property
     def first_kept(self) -> int:
@@ -145,6 +149,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         duplicate_window=jsapi.field(body, "config.duplicate_window", int, context, 0) / _SECOND,
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
+        clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),
         **{name: setting(name) for name in _SETTINGS},
     )
     # Planning makes tasks of these numbers.

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import OptionError, StreamNotFound
+from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, stream_summary
+from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary, stream_summary
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import bytes_to_messages, limit_end, share
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _AT_A_TIME = 8  # streams of a query about which the server is asked at the same time
+
+_GET_AT_MOST = 400  # messages of a task with Direct Gets; docs/benchmarks.md, "Consumers on a cluster"
 
 _VERIFIED_FOR = 5.0  # seconds; a server that lost the end of a stream was away for longer
 
@@ -73,6 +75,7 @@ class Planner:
         self._unwritten: Offset | None = None
         self._states: dict[str, StreamSummary] = {}
         self._verified: dict[str, float] = {}
+        self._gets: dict[str, bool] = {}
         self._known = (0, 0)
         self._warned: set[str] = set()
         self._unmatched: dict[tuple[str, str], tuple[int, int]] = {}
@@ -89,6 +92,7 @@ class Planner:
             # A server that was away may have come back with a shorter stream: look at the last message again.
             self._known = (id(connection), connection.reconnects)
             self._verified.clear()
+            self._gets.clear()
         return connection
 
     def _look(self, streams: Iterable[str] | None = None) -> dict[str, StreamSummary]:
@@ -401,11 +405,36 @@ class Planner:
                 largest,
             )
         direct = isinstance(self._probes[whole.stream], DirectProbe)
+        read_with: ReadWith = "direct" if direct else "consumer"
         # A task must not report messages as lost that newer ones on their subject replace, or that only the replica
         # which counted them still had.
         keyed = state.max_msgs_per_subject > 0 or not options.streams
         uncounted = keyed or (direct and not dense)
-        return [replace(piece, direct=direct, count=None if uncounted else piece.count) for piece in pieces]
+        if options.read_with == "auto" and not direct and dense and not keyed and self._may_get(state, largest):
+            read_with = "auto"
+        return [replace(piece, read_with=read_with, count=None if uncounted else piece.count) for piece in pieces]
+
+    def _may_get(self, state: StreamSummary, messages: int) -> bool:
+        """Whether tasks of so many messages read this stream with Direct Gets: option readWith is auto.
+
+        A consumer is work for each server of a cluster, and Direct Gets are slower for many messages. The first answer
+        counts until the connection is lost.
+        """
+        size = messages * state.bytes // max(1, state.messages)
+        if not (state.clustered and state.allow_direct):
+            return False
+        if messages > _GET_AT_MOST or size > self.options.fetch_max_bytes:
+            return False
+        if state.name not in self._gets:
+            once = Requests(self._reconnected, 0.0)
+            probe = DirectProbe(once, state.name, ())
+            try:
+                probe.check(state)
+                self._gets[state.name] = probe.peek(state.last_seq) is not None and probe.pending(state.last_seq) > 0
+            except JetStreamError as error:
+                log.info("stream %s is read with consumers: %s", state.name, error)
+                self._gets[state.name] = False
+        return self._gets[state.name]
 
     def batch_ranges(self, pushdown: Pushdown | None = None) -> list[SequenceRange]:
         """Return the tasks of a batch read, of what `pushdown` leaves."""

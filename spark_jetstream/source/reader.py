@@ -33,7 +33,7 @@ from spark_jetstream.source.planner import Planner, find_bucket, first_requests
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.spark_process import find_file, freeze_imports
-from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.direct import read_auto, read_direct
 from spark_jetstream.streams.latest import TablePart, check_direct, read_table
 from spark_jetstream.streams.pull import PullSettings, read_range
 
@@ -57,6 +57,9 @@ except ImportError:  # Spark 4.0 and 4.1
 
 TaskInput = SequenceRange | ObjectGroup | TablePart
 """What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket."""
+
+READERS = {"auto": read_auto, "consumer": read_range, "direct": read_direct}
+"""How a range is read -> the function that does it."""
 
 
 class _Source:
@@ -116,14 +119,14 @@ class _Source:
             return
         options, columns = self.options, self.columns
         settings, label = self._pull_settings(), task_label()
-        read = read_direct if options.read_with == "direct" else read_range
         if isinstance(part, TablePart):
             yield from self._rows(read_table(self._connect, part, settings, label), part.stream)
         elif isinstance(part, SequenceRange) and options.object_bucket is None:
-            # A work queue is always read directly.
-            read = read_direct if part.direct else read_range
+            # By what the planner chose: a work queue is always read directly.
+            read = READERS[part.read_with]
             yield from self._rows(read(self._connect, part, settings, label), part.stream)
         else:
+            read = read_direct if options.read_with == "direct" else read_range
             bucket, with_content = options.named(part.stream), not options.content_off
             objects = ObjectRows(self._connect, settings, label, bucket, columns, with_content=with_content, read=read)
             if isinstance(part, ObjectGroup):

@@ -1,6 +1,7 @@
 """Reads a range of sequences to its end with batched Direct Gets (ADR-31 "JetStream Direct Get"), without a consumer.
 
-`read_direct` keeps the contract of `pull.read_range`. Any server that has the stream may answer, hence the rules:
+`read_direct` and `read_auto` keep the contract of `pull.read_range`. Any server that has the stream may answer, hence
+these rules:
 
 - A replica of the stream may lag behind its leader. A replica has all messages up to its last one, so a message proves
   that nothing is missing in front of it. An empty answer proves nothing. The range ends with a message at or behind its
@@ -18,20 +19,20 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect
-from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied, StreamNotFound
+from spark_jetstream.errors import DataLossError, JetStreamError, NoResponders, PermissionDenied, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSettings, accepted_loss, check_count, look
+from spark_jetstream.streams.pull import PullSettings, RangeReader, accepted_loss, check_count, look, read_range
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ OLDEST_SERVER = (2, 11, 0)
 _CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 _LEAST_BYTES = 64 * 1024  # of one request, however many filters share the memory
 _MOST_BYTES = 32 * 1024 * 1024  # the server closes a connection that has 64 MiB to receive
+_TRIED_FOR = 2.0  # seconds that `read_auto` tries Direct Gets without a message
 _MIRROR_ANSWERS = 20  # in a row that cost no pause: the stream itself is one of several that answer
 
 
@@ -58,20 +60,55 @@ def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, l
     The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message more; filters share
     that. Payloads are read even with `headers_only`. Messages of the log begin with `label`.
     """
-    whole = _Filtered(connect, part, settings, label)
-    most = min(settings.max_bytes, _MOST_BYTES)
-    share = max(most // max(1, len(part.subjects)), min(most, _LEAST_BYTES))
-    readers = [_FilterReader(whole, subject, share).read() for subject in part.subjects or (None,)]
-    runs: Iterator[MessageRun] = readers[0] if len(readers) == 1 else merge(readers)
     count = 0
-    with contextlib.ExitStack() as stack:
-        for reader in readers:
-            stack.callback(reader.close)
-        stack.enter_context(accepted_loss(settings))
+    with accepted_loss(settings), contextlib.closing(_gets(connect, part, settings, label)) as runs:
         for run in runs:
             count += len(run)
             yield run
         check_count(part, count)
+
+
+def read_auto(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
+    """Yield the messages of `part` by Direct Gets, and with a consumer those that these do not bring.
+
+    An error of a Direct Get that is no `DataLossError` is logged. With `headers_only` the consumer reads all, since
+    Direct Gets bring payloads. Raises what `read_range` raises.
+    """
+    if settings.headers_only:
+        yield from read_range(connect, part, settings, label)
+        return
+    count, first = 0, part.first
+    briefly = replace(settings, retry_timeout=min(_TRIED_FOR, settings.retry_timeout))
+    with accepted_loss(settings):
+        try:
+            with contextlib.closing(_gets(connect, part, briefly, label)) as runs:
+                for run in runs:
+                    count, first = count + len(run), int(run.sequences[-1]) + 1
+                    yield run
+            first = part.end
+        except DataLossError:
+            raise
+        except JetStreamError as error:
+            log.warning("%s: a consumer reads stream %s from sequence %d on: %s", label, part.stream, first, error)
+        if first < part.end:
+            for pulled in RangeReader(connect, replace(part, first=first), settings, label).read():
+                count += len(pulled)
+                yield pulled
+        check_count(part, count)
+
+
+def _gets(
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+) -> Generator[MessageRun, None, None]:
+    """Yield the messages of `part` in stream order, without a look at its count."""
+    whole = _Filtered(connect, part, settings, label)
+    most = min(settings.max_bytes, _MOST_BYTES)
+    share = max(most // max(1, len(part.subjects)), min(most, _LEAST_BYTES))
+    readers = [_FilterReader(whole, subject, share).read() for subject in part.subjects or (None,)]
+    with contextlib.ExitStack() as stack:
+        for reader in readers:
+            stack.callback(reader.close)
+        yield from readers[0] if len(readers) == 1 else merge(readers)
 
 
 def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:

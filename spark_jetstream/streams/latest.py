@@ -194,7 +194,8 @@ class _TableReader:
     def __init__(self, connect: Connect, part: TablePart, settings: PullSettings, label: str, rolled_up: bool) -> None:
         self.connect = connect
         self.requests = Requests(connect, settings.retry_timeout)
-        self.part = SequenceRange(part.stream, 1, _END, None, part.created, part.subjects, part.direct)
+        self.part = SequenceRange(part.stream, 1, _END, None, part.created, part.subjects)
+        self.direct = part.direct
         self.settings = settings
         self.label = label
         self.rolled_up = rolled_up
@@ -214,7 +215,7 @@ class _TableReader:
         later = HashSet()
         # A reader that takes longer for the second part than for the first one is slower than the writers.
         patience = Deadline(time.monotonic() - begun + self.settings.retry_timeout)
-        for messages in self._stored_since(whole.end if self.part.direct else last + 1):
+        for messages in self._stored_since(whole.end if self.direct else last + 1):
             if patience.expired:
                 raise OutageError(
                     f"stream {self.part.stream} was written to faster than it could be read: what was stored during "
@@ -229,7 +230,7 @@ class _TableReader:
 
     def _present(self, whole: SequenceRange, state: StreamSummary) -> Iterator[MessageRun]:
         """Return the messages that the stream held at the beginning, in stream order, each subject once at most."""
-        if self.part.direct:
+        if self.direct:
             if not self.rolled_up:
                 check_direct(state)
             return read_direct(self.connect, whole, self.settings, self.label)
@@ -240,7 +241,7 @@ class _TableReader:
 
     def _stored_since(self, first: int) -> Iterator[MessageRun]:
         """Yield all messages from a sequence on, until there are no more."""
-        if not self.part.direct:
+        if not self.direct:
             state = self._look()
             part = replace(self.part, first=first)
             yield from CatchUpReader(self.connect, part, self.settings, self.label, state).read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
@@ -17,7 +18,7 @@ from spark_jetstream.source import durable
 from spark_jetstream.source import planner as planning
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import full
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver, planner_after, read, run
@@ -171,12 +172,12 @@ def test_a_long_interest_stream(
     def ranges(name: str) -> list[SequenceRange]:
         return driver(server.url, name, streaming=False).batch_ranges()
 
-    assert not any(part.direct for name in "SN" for part in ranges(name))
+    assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
     warnings = [message for message in caplog.messages if "when the stream spans more than 50,000 sequences" in message]
     assert [message.split()[1] for message in warnings] == ["N"]
     monkeypatch.setattr(durable, "LONG", 59)
     planned = ranges("S")
-    assert all(part.direct for part in planned)
+    assert all(part.read_with == "direct" for part in planned)
     assert read(server.url, planned) == {"S": list(range(1, 61))}
     assert "stream S is read with Direct Get: it has interest retention and many messages" in caplog.messages
     for streaming in (True, False):
@@ -186,7 +187,58 @@ def test_a_long_interest_stream(
             driver(server.url, "N", streaming=streaming).initial()
         assert raised.value.option == "readWith"
     monkeypatch.setattr(planning, "PURGING_SERVERS", (99, 0, 0))
-    assert not any(part.direct for name in "SN" for part in ranges(name))
+    assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
+
+
+def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_jetstream")
+    readers = ", ".join(
+        f'{{user: {user}, password: p, permissions: {{publish: {{deny: "$JS.API.{denied}.>"}}}}}}'
+        for user, denied in (("blind", "DIRECT.GET"), ("deaf", "STREAM.MSG.GET"))
+    )
+    users = f"authorization {{ users: [{{user: admin, password: p}}, {readers}] }}"
+
+    def ways(url: str, name: str = "S", **given: Any) -> set[str]:
+        user = given.pop("user", "admin")
+        planner = driver(url, name, user=user, password="p", **{"startingOffsets": "earliest", **given})
+        start = planner.initial()
+        return {part.read_with for part in planner.ranges(start, planner.latest(start, limited=False))}
+
+    with NatsCluster(config=users) as cluster:
+        where, admin = cluster.url, cluster.urls[0].replace("//", "//admin:p@")
+        configs: dict[str, dict[str, Any]] = {
+            "S": {"num_replicas": 3},
+            "ONE": {},
+            "GAPS": {},
+            "KEYED": {"max_msgs_per_subject": 100_000},
+            "LARGE": {},
+            "CLOSED": {"allow_direct": False},
+        }
+        for name, config in configs.items():
+            create(admin, name, **{"allow_direct": True, **config})
+            fill(admin, name, 60, size=10_000 if name == "LARGE" else 100)
+        api(admin, "STREAM.MSG.DELETE.GAPS", {"seq": 30})
+        assert ways(where) == ways(where, "ONE") == {"auto"}
+        assert ways(where, fetchMaxBytes="64k", maxMessagesPerPartition=5, name="LARGE") == {"auto"}
+        assert ways(where, fetchMaxBytes="64k", maxMessagesPerPartition=10, name="LARGE") == {"consumer"}
+        for name in ("GAPS", "KEYED", "CLOSED"):
+            assert ways(where, name) == {"consumer"}
+        assert ways(where, subjects="S.a") == {"consumer"}
+        assert ways(where, readWith="consumer") == {"consumer"}
+        assert ways(where, readWith="direct") == {"direct"}
+        for user, denied in (("blind", "DIRECT.GET"), ("deaf", "STREAM.MSG.GET")):
+            assert ways(where, user=user) == {"consumer"}
+            assert "stream S is read with consumers: " in caplog.text
+            assert f"$JS.API.{denied}.S" in caplog.text
+        fill(admin, "ONE", 400)
+        assert ways(where, "ONE") == {"consumer"}
+        assert ways(where, "ONE", minPartitions=2) == {"auto"}
+
+
+def test_without_a_cluster_tasks_are_read_with_consumers(server: NatsServer) -> None:
+    create(server.url, "S", allow_direct=True)
+    fill(server.url, "S", 3)
+    assert [part.read_with for part in driver(server.url, streaming=False).batch_ranges()] == ["consumer"]
 
 
 def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:

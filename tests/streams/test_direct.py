@@ -19,8 +19,11 @@ from spark_jetstream.client.nats_py import BulkTransport
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, PermissionDenied
+from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.probes import DirectProbe
+from spark_jetstream.streams.direct import read_auto, read_direct
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -124,7 +127,7 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     assert consumers(server.url, "S") == []
     assert found + sequences(read) == ALL
     view = DirectProbe(Requests(connecting(server.url), 5.0), "S", ("S.a",))
-    assert (view.state().last_seq, view.pending(1), view.pending(COUNT + 1)) == (COUNT, COUNT, 0)
+    assert (view.pending(1), view.pending(COUNT + 1)) == (COUNT, 0)
     assert [view.peek(5), view.last()] != [None, None]
     assert view.first_after(0) is not None
     assert (consumers(server.url, "S"), made()) == ([], 0)
@@ -151,8 +154,14 @@ def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None
 def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> None:
     version = re.compile(rb'"version":"[^"]*"')
     proxy.drop(lambda frame: version.sub(b'"version":"2.10.29"', frame) if frame.startswith(b"INFO") else frame)
-    view = DirectProbe(Requests(connecting(proxy.url), 5.0), "S", ())
-    for ask in (lambda: sequences(direct(proxy.url, part_of(server.url, "S"))), view.state, lambda: view.pending(1)):
+    requests = Requests(connecting(proxy.url), 5.0)
+    view, state = DirectProbe(requests, "S", ()), requests.stream("S")
+    asks = (
+        lambda: sequences(direct(proxy.url, part_of(server.url, "S"))),
+        lambda: view.check(state),
+        lambda: view.pending(1),
+    )
+    for ask in asks:
         with pytest.raises(
             JetStreamError, match=r"readWith=direct needs nats-server 2\.11 or newer, and this is 2\.10\.29"
         ):
@@ -174,8 +183,9 @@ def test_a_stream_that_does_not_allow_it(server: NatsServer, begun: bool) -> Non
     assert not caught.value.retriable
     assert found == ALL[: len(found)]
     # It has nothing to do with patience.
-    view = DirectProbe(Requests(connecting(server.url), 30.0), "S", ())
-    for ask in (view.state, lambda: view.pending(1)):
+    requests = Requests(connecting(server.url), 30.0)
+    view, state = DirectProbe(requests, "S", ()), requests.stream("S")
+    for ask in (lambda: view.check(state), lambda: view.pending(1)):
         with pytest.raises(JetStreamError, match=said):
             ask()
 
@@ -198,24 +208,30 @@ def test_a_leader_that_may_not_be_asked() -> None:
 
 
 @pytest.mark.full
-def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("reader", [read_direct, read_auto])
+def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixture, reader: Any) -> None:
     caplog.set_level(logging.INFO, "spark_jetstream")
-    end = replicated(cluster, "LAG").end
-    leader = cluster.leader_of("LAG")
+    stream = f"LAG_{reader.__name__}"
+    end = replicated(cluster, stream).end
+    leader = cluster.leader_of(stream)
+
+    def read(where: ConnectionOptions, part: SequenceRange) -> list[int]:
+        return sequences(reader(connecting(where), part, SETTINGS, "test"))
+
     follower = (leader + 1) % 3
     with WireProxy(cluster.urls[follower]) as proxy, ThreadPoolExecutor(8) as pool:
         where = options(proxy.url, requestTimeout="5s")
         for _ in range(8):
-            part = part_of(cluster.urls[leader], "LAG", end - 10, end)
-            assert sequences(direct(where, part)) == list(range(end - 10, end))
+            part = part_of(cluster.urls[leader], stream, end - 10, end)
+            assert read(where, part) == list(range(end - 10, end))
             cluster.servers[follower].pause()
             try:
-                fill(cluster.urls[leader], "LAG", 5000, size=1000)
-                part = part_of(cluster.urls[leader], "LAG", end)
+                fill(cluster.urls[leader], stream, 5000, size=1000)
+                part = part_of(cluster.urls[leader], stream, end)
                 # What this server finds when it goes on: our requests, which it answers itself or hands to another
                 # replica, and everything it has missed.
                 asked = proxy.client_bytes.count(b"DIRECT.GET") + 8
-                reading = [pool.submit(sequences, direct(where, part)) for _ in range(8)]
+                reading = [pool.submit(read, where, part) for _ in range(8)]
                 proxy.wait(lambda asked=asked: proxy.client_bytes.count(b"DIRECT.GET") >= asked)  # type: ignore[misc]
             finally:
                 cluster.servers[follower].resume()

@@ -22,6 +22,7 @@ from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, P
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.probes import DirectProbe
+from spark_jetstream.streams import direct
 from spark_jetstream.streams.direct import read_direct
 from tests.support.fake_jetstream import CREATED, NOT_FOUND, Answer, FakeJetStream, end_of_batch
 from tests.support.reading import SETTINGS, connecting
@@ -202,6 +203,66 @@ def test_a_mirror_that_always_answers(fake: FakeJetStream, read: Read, lacks: Ca
     assert 20 < fake.count("DIRECT.GET") < 40
     for said in ("mirror MIRROR", "stream S", "option stream", "readWith", "retryTimeout"):
         assert said in str(caught.value)
+
+
+# A consumer where Direct Gets do not do (`read_auto`)
+
+
+def auto(connect: Connect, **settings: Any) -> Iterator[MessageRun]:
+    return direct.read_auto(connect, WHOLE, replace(SETTINGS, **settings), "test")
+
+
+def test_direct_gets_that_bring_everything_need_no_consumer(fake: FakeJetStream, to_fake: Connect) -> None:
+    assert sequences(auto(to_fake)) == ALL
+    assert [path for path, _ in fake.asked] == ["DIRECT.GET.S", "STREAM.INFO.S"]
+    assert sequences(auto(to_fake, headers_only=True)) == ALL
+    assert (fake.count("DIRECT.GET"), fake.count("CONSUMER.CREATE")) == (1, 1)
+
+
+INSUFFICIENT: dict[str, tuple[Callable[[FakeJetStream, Request], list[Answer]], int]] = {
+    "a mirror": (lambda fake, request: fake.batch(request, stream="MIRROR"), 1),
+    "a replica that lags": (lambda fake, request: fake.batch(request, up_to=50), 51),
+    "a replica with nothing": (lambda fake, request: [NOT_FOUND], 1),
+    "a refusal": (lambda fake, request: [Answer(b"NATS/1.0 408 Huh\r\n\r\n")], 1),
+    "nobody": (lambda fake, request: [Answer(b"NATS/1.0 503\r\n\r\n")], 1),
+    "an old server": (lambda fake, request: [Answer(b"NATS/1.0\r\nNats-Stream: S\r\nNats-Sequence: 1\r\n\r\n")], 1),
+}
+
+
+@pytest.mark.parametrize("what", INSUFFICIENT)
+def test_a_consumer_brings_the_rest(
+    fake: FakeJetStream, to_fake: Connect, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(direct, "_TRIED_FOR", 0.3)
+    answer, first = INSUFFICIENT[what]
+    fake.direct = lambda request: answer(fake, request)
+    assert sequences(auto(to_fake)) == ALL
+    begun = [request["config"].get("opt_start_seq", 1) for path, request in fake.asked if "CONSUMER.CREATE" in path]
+    assert begun == [first]
+    [said] = [message for message in caplog.messages if "a consumer reads stream S" in message]
+    assert f"from sequence {first} on: " in said
+
+
+@pytest.mark.parametrize("direct_gets", [True, False])
+def test_what_is_lost_is_said_once_by_whoever_reads(
+    fake: FakeJetStream, to_fake: Connect, direct_gets: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    del fake.messages[7]
+    if not direct_gets:
+        fake.direct = lambda request: [Answer(b"NATS/1.0 408 Huh\r\n\r\n")]
+    lost = "1 of 100 messages of stream S, sequences 1 to 100, were removed"
+    with pytest.raises(DataLossError, match=lost):
+        sequences(auto(to_fake))
+    left = [sequence for sequence in ALL if sequence != 7]
+    assert sequences(auto(to_fake, fail_on_data_loss=False)) == left
+    assert [message[: len(lost)] for message in caplog.messages if "removed" in message] == [lost]
+
+
+def test_a_stream_created_again_is_a_loss_for_both(fake: FakeJetStream, to_fake: Connect) -> None:
+    fake.created = "2030-01-01T00:00:00Z"
+    with pytest.raises(DataLossError, match="was deleted and created again"):
+        sequences(auto(to_fake))
+    assert fake.count("CONSUMER.CREATE") == 0
 
 
 # Answers with holes

@@ -1,7 +1,7 @@
-"""`read_range` and `read_direct` against the real server, while the wire, the server and the stream are broken under
-them.
+"""`read_range`, `read_direct` and `read_auto` against the real server, while the wire, the server and the stream are
+broken under them.
 
-Both have one contract: whatever happens, a range gives its messages in order and each once, or an error that says what
+All have one contract: whatever happens, a range gives its messages in order and each once, or an error that says what
 is gone.
 """
 
@@ -31,6 +31,7 @@ from tests.support.reading import (
     COUNT,
     SETTINGS,
     api,
+    auto,
     collect,
     consumers,
     create,
@@ -51,7 +52,7 @@ Read = Callable[..., Iterator[MessageRun]]
 SMALL = replace(SETTINGS, batch=100)
 
 
-@pytest.fixture(params=[pulls, direct], ids=["consumer", "direct"])
+@pytest.fixture(params=[pulls, direct, auto], ids=["consumer", "direct", "auto"])
 def read(request: pytest.FixtureRequest) -> Read:
     reader: Read = request.param
     return reader
@@ -108,7 +109,7 @@ def test_requests_bounded_by_bytes(read: Read, server: NatsServer, proxy: WirePr
     fill(server.url, "S", 1, size=500_000)
     part = part_of(server.url, "S")
     assert sequences(read(proxy.url, part, replace(SETTINGS, batch=10_000, max_bytes=5000))) == [*ALL, COUNT + 1]
-    if read is direct:
+    if read is not pulls:
         assert 5 < proxy.client_bytes.count(b"DIRECT.GET") < 100
 
 
@@ -177,7 +178,7 @@ def test_a_message_lost_on_the_wire(read: Read, server: NatsServer, proxy: WireP
     proxy.drop_frames(b"\r\n%d." % lost)
     assert sequences(read(proxy.url, part_of(server.url, "S"))) == ALL
     assert proxy.dropped == 1
-    assert proxy.client_bytes.count(b"CONSUMER.CREATE") == (0 if read is direct else 2)
+    assert proxy.client_bytes.count(b"CONSUMER.CREATE") == (2 if read is pulls else 0)
 
 
 def test_a_message_that_comes_twice(read: Read, server: NatsServer, proxy: WireProxy) -> None:
@@ -329,7 +330,7 @@ def test_a_stream_that_is_gone(
         assert came == ALL[: len(came)]
         assert len(came) <= 300
     assert ("created again" if change is recreate else "was deleted while") in text
-    assert f"sequences {1 if read is direct else len(found) + 1} to {COUNT}" in text
+    assert f"sequences {len(found) + 1 if read is pulls else 1} to {COUNT}" in text
     assert "stream S was deleted" in caplog.text
 
 

@@ -17,7 +17,8 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
-from tests.support.reading import QUICK, connecting, direct, pulls, sequences
+from spark_jetstream.source.reader import READERS
+from tests.support.reading import QUICK, SETTINGS, connecting, sequences
 
 #: The sequences of messages that match: few or many, near or far.
 matches = st.one_of(
@@ -59,7 +60,7 @@ def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
     """What tasks find: the sequences of each stream. That no promised message lacks is checked on the way."""
     found: dict[str, list[int]] = {}
     for part in parts:
-        here = sequences(direct(url, part) if part.direct else pulls(url, part))
+        here = sequences(READERS[part.read_with](connecting(url, requestTimeout="1s"), part, SETTINGS, "test"))
         if part.count is not None:
             assert len(here) >= part.count
         found.setdefault(part.stream, []).extend(here)

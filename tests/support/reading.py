@@ -18,7 +18,7 @@ from spark_jetstream.client.requests import Connect
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.columns import Delivered, MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.direct import read_auto, read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsCluster
 from spark_jetstream.testing.process import poll
@@ -101,6 +101,11 @@ def pulls(
 def direct(where: Where, part: SequenceRange, settings: PullSettings = SETTINGS) -> Iterator[MessageRun]:
     """`read_direct` over the process's pooled connection."""
     return read_direct(connecting(where, requestTimeout="1s"), part, settings, "test")
+
+
+def auto(where: Where, part: SequenceRange, settings: PullSettings = SETTINGS) -> Iterator[MessageRun]:
+    """`read_auto` over the process's pooled connection."""
+    return read_auto(connecting(where, requestTimeout="1s"), part, settings, "test")
 
 
 def sequences(read: Iterable[MessageRun]) -> list[int]:
