@@ -24,6 +24,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from spark_jetstream.client.auth import mistrust
+from spark_jetstream.client.pieces import PieceReader
 from spark_jetstream.errors import AuthenticationFailed, JetStreamError, ProtocolError, UntrustedServer, printable
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.server_info import InfoCheck
@@ -294,22 +295,23 @@ class BulkTransport(TcpTransport):
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
         """Open the connection, without TLS."""
         self.abort()  # nats-py leaves what a failed attempt has opened
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(host=uri.hostname, port=uri.port, limit=_READ_SIZE), connect_timeout
-        )
-        if hasattr(writer.transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
-            writer.transport.max_size = _READ_SIZE
+        loop, reader = asyncio.get_running_loop(), PieceReader(_READ_SIZE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        connecting = loop.create_connection(lambda: protocol, uri.hostname, uri.port)
+        transport, _ = await asyncio.wait_for(connecting, connect_timeout)
+        if hasattr(transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
+            transport.max_size = _READ_SIZE
         self._secured = False
         self._greeting = Greeting(self._check)
         self._bare_io_reader = self._io_reader = reader
-        self._bare_io_writer = self._io_writer = writer
+        self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def connect_tls(
         self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
     ) -> None:
         """Begin TLS over the open connection."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=_READ_SIZE)
+        reader = PieceReader(_READ_SIZE)
         protocol = _EncryptedProtocol(reader)
         hostname = uri if isinstance(uri, str) else uri.hostname
         plain: Any = self._io_writer
@@ -327,11 +329,11 @@ class BulkTransport(TcpTransport):
         plain.write(payload)
 
     async def read(self, buffer_size: int) -> bytes:
-        """Return what the server has sent, up to 2 MiB."""
+        """Return what the server has sent, up to 4 MiB."""
         reader: Any = self._io_reader
         if self.paced() and (early := self._last_read + _PACE - time.monotonic()) > 0:
             await asyncio.sleep(early)
-        data = bytes(await reader.read(_READ_SIZE))
+        data: bytes = await reader.read()
         self._last_read = time.monotonic()
         return data
 
@@ -340,7 +342,7 @@ class BulkTransport(TcpTransport):
         reader: Any = self._io_reader
         try:
             return self._greeting.check(await reader.readline())
-        except ValueError as error:  # by asyncio, for a line of more than `_READ_SIZE` bytes
+        except ValueError as error:  # for a line of more than `_READ_SIZE` bytes
             raise NotNats(f"this is no NATS server: it sent a line of more than {_READ_SIZE:,} bytes") from error
 
     async def drain(self) -> None:
