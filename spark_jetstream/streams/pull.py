@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
 _QUIET_HEARTBEATS = 2
+_UNHEARD = 100  # requests that nobody hears before the consumer is taken to be gone
+_UNHEARD_PAUSE = 0.01  # seconds between two of them
 _FRUITLESS = 8  # requests in a row that the server ends without a message, though it counts some
 
 _LOOK = "look"  # token of that request; those of pulls are numbers
@@ -138,6 +141,8 @@ class PullSession:
         self.limit_bytes(owner.settings.max_bytes)
         self.heartbeats = 0
         self.fruitless = 0
+        self.unheard = 0
+        self.first_requests: dict[str, bytes] = {}  # number -> body, until a message comes
         self.expires = min(owner.settings.expires, self.longest)
         self.heartbeat = min(owner.settings.heartbeat, self.expires / 2, self.longest_heartbeat)
         self.early: list[Frames | Status] = []
@@ -219,6 +224,8 @@ class PullSession:
         body = jsapi.next_request(
             batch, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, no_wait=no_wait
         )
+        if not self.consumed:
+            self.first_requests[str(self.number)] = body
         self.inbox.publish(self.subject, body, self.number)
         self.bytes_left = self.max_bytes + (self.bytes_left if self.outstanding else 0)
         self.outstanding += batch
@@ -230,6 +237,8 @@ class PullSession:
 
     def on_status(self, status: Status) -> None:
         """Handle a heartbeat, or the end of a request that did not bring all of its messages."""
+        if status.code == jsapi.NO_RESPONDERS and self._repeated(status):
+            return
         end = jsapi.pull_status(status, self.owner.part.stream)
         if end.outcome is jsapi.PullOutcome.GOES_ON:
             self.heartbeats += 1
@@ -237,12 +246,27 @@ class PullSession:
                 # The next message was removed, or the consumer is stuck: a new consumer shows which.
                 raise ConsumerLost("the server has sent nothing but heartbeats")
             return
+        self.first_requests.pop(self.inbox.token(status), None)
         if end.undelivered is None or end.unused_bytes is None:
             raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
         self.outstanding = max(0, self.outstanding - end.undelivered)
         self._use(end.unused_bytes)
         if end.unused_bytes >= self.max_bytes:
             self.ended_without_message(end, status)
+
+    def _repeated(self, status: Status) -> bool:
+        """Send a request again that nobody heard; whether that was done.
+
+        The servers of a cluster hear of a new consumer one after the other, and ours may be late.
+        """
+        number = self.inbox.token(status)
+        body = self.first_requests.get(number)
+        self.unheard += 1
+        if body is None or self.unheard > _UNHEARD:
+            return False
+        time.sleep(_UNHEARD_PAUSE)
+        self.inbox.publish(self.subject, body, number)
+        return True
 
     def ended_without_message(self, end: jsapi.PullEnd, status: Status) -> None:
         """Request more bytes if the next message is too large, and give up after some requests."""
@@ -268,6 +292,7 @@ class PullSession:
         if first != self.consumed + 1 or last - first != len(frames) - 1:
             raise ConsumerLost(f"deliveries {self.consumed + 1} to {last} of the consumer have a hole")
         self.consumed = last
+        self.first_requests.clear()
         self.heartbeats = self.fruitless = 0
         self.outstanding = max(0, self.outstanding - len(frames))
         self._use(frames.pull_bytes())

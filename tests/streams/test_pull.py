@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import ConsumerLimitReached, DataLossError, OutageError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.streams import pull
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import lasting
+from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import (
@@ -39,6 +42,31 @@ def test_only_as_much_is_asked_for_as_the_range_can_hold(server: NatsServer, pro
     asked = [int(number) for number in re.findall(rb'"batch": (\d+)', proxy.client_bytes)]
     assert sum(asked) == 700
     assert max(asked) == SETTINGS.batch
+
+
+@pytest.mark.parametrize("batch", [100, 30])
+def test_a_consumer_that_our_server_does_not_know_yet(batch: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The servers of a cluster hear of it one after the other. This is nothing to warn of."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.unheard = 5
+        part = SequenceRange("S", 1, 101, 100, CREATED)
+        assert sequences(pulls(fake.url, part, replace(SETTINGS, batch=batch))) == ALL[:100]
+        assert (fake.count("CONSUMER.CREATE"), fake.unheard) == (1, 0)
+        assert caplog.messages == []
+        close_all()
+
+
+def test_a_consumer_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "_UNHEARD", 3)
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.unheard = 1000
+        with pytest.raises(OutageError, match="the pull consumer on stream S cannot serve any more: 503"):
+            sequences(pulls(fake.url, SequenceRange("S", 1, 101, 100, CREATED), replace(SETTINGS, retry_timeout=0.5)))
+        assert fake.count("CONSUMER.CREATE") > 1
+        assert 3 * fake.count("CONSUMER.CREATE") <= fake.count("MSG.NEXT") <= 5 * fake.count("CONSUMER.CREATE")
+        close_all()
 
 
 @pytest.mark.parametrize("headers_only", [False, True])

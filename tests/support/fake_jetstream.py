@@ -88,7 +88,7 @@ class FakeJetStream:
 
     `messages` is what the stream's leader has: sequence -> subject. `asked` lists all requests: subject, body. `direct`
     says what a Direct Get is answered with, `look` the reply to STREAM.INFO, `leader` that to STREAM.MSG.GET; tests put
-    their own in place of them.
+    their own in place of them. Nobody hears the next `unheard` pull requests.
 
     `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
     the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
@@ -96,6 +96,7 @@ class FakeJetStream:
     """
 
     def __init__(self) -> None:
+        self.unheard = 0
         self.messages: dict[int, str] = {}
         self.created = CREATED
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -252,7 +253,10 @@ class FakeJetStream:
         request = json.loads(body) if body.startswith(b"{") else {}
         self.asked.append((asked, request))
         stage, _, _ = asked.partition(".S")
-        if stage == "CONSUMER.MSG.NEXT":
+        if stage == "CONSUMER.MSG.NEXT" and self.unheard:
+            self.unheard -= 1
+            answers = [(plain.saying(b"", b"NATS/1.0 503\r\n\r\n"), b"")]
+        elif stage == "CONSUMER.MSG.NEXT":
             answers = list(self._deliver(asked.rpartition(".")[2], request, plain))
         elif stage == "DIRECT.GET":
             answers = [
