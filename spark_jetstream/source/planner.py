@@ -35,6 +35,8 @@ from spark_jetstream.source.probes import DirectProbe, StreamProbe, StreamQuesti
 from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
+from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.pull import PullSettings
 
 log = logging.getLogger(__name__)
 
@@ -415,26 +417,32 @@ class Planner:
         return [replace(piece, read_with=read_with, count=None if uncounted else piece.count) for piece in pieces]
 
     def _may_get(self, state: StreamSummary, messages: int) -> bool:
-        """Whether tasks of so many messages read this stream with Direct Gets: option readWith is auto.
+        """Whether tasks of so many messages read this stream, which has no gaps, with Direct Gets.
 
-        A consumer is work for each server of a cluster, and Direct Gets are slower for many messages. The first answer
-        counts until the connection is lost.
+        A consumer is work for each server of a cluster, and Direct Gets are slower for many messages.
         """
         size = messages * state.bytes // max(1, state.messages)
-        if not (state.clustered and state.allow_direct):
+        if not (state.clustered and state.allow_direct and state.messages >= 2):
             return False
         if messages > _GET_AT_MOST or size > self.options.fetch_max_bytes:
             return False
         if state.name not in self._gets:
-            once = Requests(self._reconnected, 0.0)
-            probe = DirectProbe(once, state.name, ())
-            try:
-                probe.check(state)
-                self._gets[state.name] = probe.peek(state.last_seq) is not None and probe.pending(state.last_seq) > 0
-            except JetStreamError as error:
-                log.info("stream %s is read with consumers: %s", state.name, error)
-                self._gets[state.name] = False
+            self._gets[state.name] = self._can_get(state)
         return self._gets[state.name]
+
+    def _can_get(self, state: StreamSummary) -> bool:
+        """Whether this account gets the last two messages: where it gets one, its import may allow one reply alone."""
+        once, end = Requests(self._reconnected, 0.0), state.last_seq + 1
+        part = SequenceRange(state.name, end - 2, end, 2, state.created)
+        settings = PullSettings(
+            2, self.options.fetch_max_bytes, self.options.fetch_timeout, 0.0, fail_on_data_loss=True
+        )
+        try:
+            DirectProbe(once, state.name, ()).peek(state.last_seq)
+            return sum(len(run) for run in read_direct(self._reconnected, part, settings, "plan")) == 2
+        except JetStreamError as error:
+            log.info("stream %s is read with consumers: %s", state.name, error)
+            return False
 
     def batch_ranges(self, pushdown: Pushdown | None = None) -> list[SequenceRange]:
         """Return the tasks of a batch read, of what `pushdown` leaves."""

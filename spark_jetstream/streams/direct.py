@@ -40,7 +40,7 @@ OLDEST_SERVER = (2, 11, 0)
 _CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 _LEAST_BYTES = 64 * 1024  # of one request, however many filters share the memory
 _MOST_BYTES = 32 * 1024 * 1024  # the server closes a connection that has 64 MiB to receive
-_TRIED_FOR = 2.0  # seconds that `read_auto` tries Direct Gets without a message
+_TRIED_FOR = 2.0  # seconds that `read_auto` tries again after answers that are rejected
 _MIRROR_ANSWERS = 20  # in a row that cost no pause: the stream itself is one of several that answer
 
 
@@ -71,8 +71,9 @@ def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, l
 def read_auto(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
     """Yield the messages of `part` by Direct Gets, and with a consumer those that these do not bring.
 
-    An error of a Direct Get that is no `DataLossError` is logged. With `headers_only` the consumer reads all, since
-    Direct Gets bring payloads. Raises what `read_range` raises.
+    The consumer takes over, and the log says why, at the first error that is no `DataLossError`, or when answers have
+    been rejected for two seconds. With `headers_only` it reads all, since Direct Gets bring payloads. Raises what
+    `read_range` raises.
     """
     if settings.headers_only:
         yield from read_range(connect, part, settings, label)
@@ -81,7 +82,7 @@ def read_auto(connect: Connect, part: SequenceRange, settings: PullSettings, lab
     briefly = replace(settings, retry_timeout=min(_TRIED_FOR, settings.retry_timeout))
     with accepted_loss(settings):
         try:
-            with contextlib.closing(_gets(connect, part, briefly, label)) as runs:
+            with contextlib.closing(_gets(connect, part, briefly, label, gives_up=True)) as runs:
                 for run in runs:
                     count, first = count + len(run), int(run.sequences[-1]) + 1
                     yield run
@@ -98,10 +99,10 @@ def read_auto(connect: Connect, part: SequenceRange, settings: PullSettings, lab
 
 
 def _gets(
-    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str, *, gives_up: bool = False
 ) -> Generator[MessageRun, None, None]:
-    """Yield the messages of `part` in stream order, without a look at its count."""
-    whole = _Filtered(connect, part, settings, label)
+    """Yield the messages of `part` in stream order, without a look at its count. `gives_up` is that of `_Filtered`."""
+    whole = _Filtered(connect, part, settings, label, gives_up)
     most = min(settings.max_bytes, _MOST_BYTES)
     share = max(most // max(1, len(part.subjects)), min(most, _LEAST_BYTES))
     readers = [_FilterReader(whole, subject, share).read() for subject in part.subjects or (None,)]
@@ -171,6 +172,8 @@ class _Filtered:
     part: SequenceRange
     settings: PullSettings
     label: str
+    gives_up: bool
+    """Whether an error ends the read, unless another answer to the same request may mend it."""
     known: int = 0
     """Messages stored before this time (ns) are those of the stream that was planned."""
 
@@ -211,6 +214,8 @@ class _FilterReader:
             try:
                 yield from self._batches(outage.begin())
             except JetStreamError as error:
+                if self.whole.gives_up and not isinstance(error, AnswerRejected):
+                    raise
                 doing = f"reading stream {self.part.stream} at sequence {self.next}"
                 outage.failed(error, doing, progressed=self.next > before)
                 self._pause(error, outage)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
 from spark_jetstream.protocol.stream import SequenceRange
@@ -216,6 +217,8 @@ def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(caplog: 
         }
         for name, config in configs.items():
             create(admin, name, **{"allow_direct": True, **config})
+        cluster.wait_ready()
+        for name in configs:
             fill(admin, name, 60, size=10_000 if name == "LARGE" else 100)
         api(admin, "STREAM.MSG.DELETE.GAPS", {"seq": 30})
         assert ways(where) == ways(where, "ONE") == {"auto"}
@@ -233,6 +236,22 @@ def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(caplog: 
         fill(admin, "ONE", 400)
         assert ways(where, "ONE") == {"consumer"}
         assert ways(where, "ONE", minPartitions=2) == {"auto"}
+
+
+def test_an_import_that_allows_one_reply_for_each_request() -> None:
+    """The planner must notice: each task would wait for the second reply."""
+    with FakeJetStream() as fake:
+        fake.store(10)
+        fake.look = lambda: {**fake.info(), "cluster": {"name": "test"}}
+
+        def ways() -> set[str]:
+            planner = driver(fake.url, streaming=False, requestTimeout="300ms")
+            return {part.read_with for part in planner.batch_ranges()}
+
+        assert ways() == {"auto"}
+        fake.direct = lambda request: fake.batch(request)[:1]
+        assert ways() == {"consumer"}
+        close_all()
 
 
 def test_without_a_cluster_tasks_are_read_with_consumers(server: NatsServer) -> None:

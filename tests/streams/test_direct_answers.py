@@ -224,6 +224,7 @@ INSUFFICIENT: dict[str, tuple[Callable[[FakeJetStream, Request], list[Answer]], 
     "a replica that lags": (lambda fake, request: fake.batch(request, up_to=50), 51),
     "a replica with nothing": (lambda fake, request: [NOT_FOUND], 1),
     "a refusal": (lambda fake, request: [Answer(b"NATS/1.0 408 Huh\r\n\r\n")], 1),
+    "one reply for each request": (lambda fake, request: fake.batch(request)[:1], 1),
     "nobody": (lambda fake, request: [Answer(b"NATS/1.0 503\r\n\r\n")], 1),
     "an old server": (lambda fake, request: [Answer(b"NATS/1.0\r\nNats-Stream: S\r\nNats-Sequence: 1\r\n\r\n")], 1),
 }
