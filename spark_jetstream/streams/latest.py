@@ -76,8 +76,7 @@ class _SessionToTheEnd(PullSession):
             self.before = self.consumed
             self.request(max(self.owner.settings.batch, LEAST_BATCH), no_wait=True)
 
-    def on_status(self, status: Status) -> None:
-        end = jsapi.pull_status(status, self.owner.part.stream)
+    def on_end(self, end: jsapi.PullEnd, status: Status) -> None:
         if end.outcome is not jsapi.PullOutcome.GOES_ON:
             self.outstanding = 0
         came = self.consumed > self.before

@@ -236,17 +236,22 @@ class PullSession:
         self.inbox.expect(2 * most)
 
     def on_status(self, status: Status) -> None:
-        """Handle a heartbeat, or the end of a request that did not bring all of its messages."""
+        """Send a request again that nobody heard, and handle any other status by `on_end`."""
         if status.code == jsapi.NO_RESPONDERS and self._repeated(status):
             return
         end = jsapi.pull_status(status, self.owner.part.stream)
+        if end.outcome is not jsapi.PullOutcome.GOES_ON:
+            self.first_requests.pop(self.inbox.token(status), None)
+        self.on_end(end, status)
+
+    def on_end(self, end: jsapi.PullEnd, status: Status) -> None:
+        """Handle a heartbeat, or the end of a request that did not bring all of its messages."""
         if end.outcome is jsapi.PullOutcome.GOES_ON:
             self.heartbeats += 1
             if self.heartbeats >= self.quiet_heartbeats:
                 # The next message was removed, or the consumer is stuck: a new consumer shows which.
                 raise ConsumerLost("the server has sent nothing but heartbeats")
             return
-        self.first_requests.pop(self.inbox.token(status), None)
         if end.undelivered is None or end.unused_bytes is None:
             raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
         self.outstanding = max(0, self.outstanding - end.undelivered)
