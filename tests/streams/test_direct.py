@@ -19,11 +19,8 @@ from spark_jetstream.client.nats_py import BulkTransport
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, PermissionDenied
-from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.probes import DirectProbe
-from spark_jetstream.streams.direct import read_auto, read_direct
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -32,6 +29,7 @@ from tests.support.reading import (
     COUNT,
     SETTINGS,
     api,
+    auto,
     collect,
     connecting,
     consumers,
@@ -208,22 +206,18 @@ def test_a_leader_that_may_not_be_asked() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("reader", [read_direct, read_auto])
-def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixture, reader: Any) -> None:
+@pytest.mark.parametrize("read", [direct, auto])
+def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixture, read: Any) -> None:
     caplog.set_level(logging.INFO, "spark_jetstream")
-    stream = f"LAG_{reader.__name__}"
+    stream = f"LAG_{read.__name__}"
     end = replicated(cluster, stream).end
     leader = cluster.leader_of(stream)
-
-    def read(where: ConnectionOptions, part: SequenceRange) -> list[int]:
-        return sequences(reader(connecting(where), part, SETTINGS, "test"))
-
     follower = (leader + 1) % 3
     with WireProxy(cluster.urls[follower]) as proxy, ThreadPoolExecutor(8) as pool:
         where = options(proxy.url, requestTimeout="5s")
         for _ in range(8):
             part = part_of(cluster.urls[leader], stream, end - 10, end)
-            assert read(where, part) == list(range(end - 10, end))
+            assert sequences(read(where, part)) == list(range(end - 10, end))
             cluster.servers[follower].pause()
             try:
                 fill(cluster.urls[leader], stream, 5000, size=1000)
@@ -231,7 +225,7 @@ def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixt
                 # What this server finds when it goes on: our requests, which it answers itself or hands to another
                 # replica, and everything it has missed.
                 asked = proxy.client_bytes.count(b"DIRECT.GET") + 8
-                reading = [pool.submit(read, where, part) for _ in range(8)]
+                reading = [pool.submit(sequences, read(where, part)) for _ in range(8)]
                 proxy.wait(lambda asked=asked: proxy.client_bytes.count(b"DIRECT.GET") >= asked)  # type: ignore[misc]
             finally:
                 cluster.servers[follower].resume()
