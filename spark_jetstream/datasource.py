@@ -21,7 +21,7 @@ from spark_jetstream.options import SinkOptions, SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import SOURCE_DDL, ddl
 from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
-from spark_jetstream.source.reader import PUSHDOWN, FilteredBatchReader, JetStreamBatchReader, JetStreamStreamReader
+from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
 from spark_jetstream.spark_process import find_file
 
 if TYPE_CHECKING:
@@ -68,11 +68,8 @@ class JetStreamDataSource(DataSource):
         """Return the reader of `spark.read`. Raise `OptionError`, `SchemaError`."""
         reader = JetStreamBatchReader(self.options, schema)
         _ = reader.columns
-        pushed = reader.options.filter_pushdown
-        if pushed and not PUSHDOWN:
-            raise OptionError("option filterPushdown needs Spark 4.1 or newer", option="filterPushdown")
         _ensure_streams(reader.options)
-        return FilteredBatchReader(self.options, schema) if pushed else reader
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of `spark.readStream`; its first call raises the errors, see `source/reader.py`."""

@@ -24,7 +24,6 @@ _NOT_FOR_BUCKETS = {
 _NOT_FOR_OBJECTS = {
     "subjects": "use pathGlobFilter",
     "includeHeaders": "leave headers out of the schema",
-    "filterPushdown": "use pathGlobFilter",
     "ensureStream": NOT_MADE.format("object"),
 }
 _OF_BATCH: dict[str, Any] = {"only": "batch", "instead": "stop the query, or use trigger(availableNow=True)"}
@@ -55,7 +54,7 @@ class SourceOptions(SideOptions):
     bucket: str | None = option(
         "read a Key-Value bucket: its current table, or on a stream the changes",
         Identifier(252),
-        after="filterPushdown",
+        after="includeHeaders",
     )
     object_bucket: str | None = option(
         "read an Object Store bucket: its objects, or on a stream those that are put", Identifier(251), after="history"
@@ -104,14 +103,6 @@ class SourceOptions(SideOptions):
         only="stream",
         instead="a batch keeps no position",
         after="readWith",
-    )
-    filter_pushdown: bool = option(
-        "let the server filter by `stream`, `subject`, `sequence` and `timestamp` (`bucket` and `key` of a Key-Value "
-        "bucket); needs `spark.sql.python.filterPushdown.enabled=true`",
-        Flag(),
-        "false",
-        "batch",
-        "name what to read with stream, subjects, startingOffsets or startingTimestamp",
     )
     keys: tuple[str, ...] = option(
         "read only keys that match one of these filters; needs `bucket`",

@@ -299,6 +299,14 @@ def _like_foreign(key: str, valid: Container[str]) -> tuple[str, str]:
     return key, ""
 
 
+#: Options of earlier releases, each with the reason why it is gone and with what to use.
+_REMOVED: Mapping[str, str] = {
+    "filterPushdown": "Spark keeps one plan for each load(), so that a frame read with other predicates had wrong "
+    "rows; say what to read with subjects (of a bucket: keys), startingOffsets, endingOffsets, startingTimestamp and "
+    "endingTimestamp",
+}
+
+
 def _models() -> dict[Side, type[Options]]:
     """Return the model of each side, which are subclasses of `Options`."""
     return {model.side: model for model in (sides.ConnectionOptions, sides.SourceOptions, sides.SinkOptions)}
@@ -321,6 +329,9 @@ def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[Optio
             continue
         name = _names().get(lower)
         if name is None:
+            for removed, reason in _REMOVED.items():
+                if removed.lower() == lower:
+                    raise OptionError(f"there is no option {removed} any more: {reason}", option=removed)
             ours = [spec.name for spec in valid]
             written, hint = _like_foreign(key, ours)
             raise OptionError(f"there is no option {written}{hint or did_you_mean(key, ours, 0.0)}", option=written)

@@ -18,7 +18,6 @@ from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary, stream_summary
-from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.admission import bytes_to_messages, limit_end, share
 from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
 from spark_jetstream.source.durable import PURGING_SERVERS, is_long
@@ -33,7 +32,6 @@ from spark_jetstream.source.positions import (
 )
 from spark_jetstream.source.probes import DirectProbe, StreamProbe, StreamQuestions
 from spark_jetstream.source.progress import LazyCommit, Progress
-from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings
@@ -444,34 +442,18 @@ class Planner:
             log.info("stream %s is read with consumers: %s", state.name, error)
             return False
 
-    def batch_ranges(self, pushdown: Pushdown | None = None) -> list[SequenceRange]:
-        """Return the tasks of a batch read, of what `pushdown` leaves."""
-        kept = pushdown or Pushdown()
-        states = self._look(name for name in self._probes if kept.reads(self.options.named(name)))
+    def batch_ranges(self) -> list[SequenceRange]:
+        """Return the tasks of a batch read."""
+        states = self._look()
 
         def bounds(name: str) -> tuple[StreamPosition, StreamPosition]:
             probe, state = self._probes[name], states[name]
             start = starting_position(self.options, probe, state)
-            end = ending_position(self.options, probe, state, start)
-            first, last = self._limited(kept, probe, start.next, end.next)
-            return StreamPosition(first, state.created), StreamPosition(last, state.created)
+            return start, ending_position(self.options, probe, state, start)
 
-        found = self._each(bounds, states)
+        found = self._each(bounds)
         starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         return self.ranges(Offset(starts), Offset(ends), states)
-
-    @staticmethod
-    def _limited(kept: Pushdown, probe: StreamQuestions, first: int, end: int) -> tuple[int, int]:
-        """Return the part of the sequences [first, end) that can hold what `kept` leaves."""
-        first, last = max(first, kept.first), min(end, kept.end)
-        if kept.since > 0:
-            message = probe.first_after(kept.since)
-            first = max(first, end if message is None else message[0])
-        if kept.until < INT64_MAX:
-            message = probe.first_after(max(0, kept.until))
-            last = last if message is None else min(last, message[0])
-        first = min(first, end)
-        return first, max(first, last)
 
 
 # Buckets: the layouts are those of ADR-8 and ADR-20

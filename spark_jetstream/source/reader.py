@@ -1,4 +1,4 @@
-"""The readers that Spark calls (pyspark.sql.datasource): of a stream, of a batch, and of a batch with predicates.
+"""The readers that Spark calls (pyspark.sql.datasource): of a stream, and of a batch.
 
 Spark builds and pickles them, possibly several times. They hold nothing but options until the first call, so that an
 error in an option is raised where Spark reports it well (a failing constructor hides it behind another error).
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -31,15 +30,10 @@ from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner, find_bucket, first_requests
 from spark_jetstream.source.positions import check_retention
-from spark_jetstream.source.pushdown import Pushdown
 from spark_jetstream.spark_process import find_file, freeze_imports
 from spark_jetstream.streams.direct import read_auto, read_direct
 from spark_jetstream.streams.latest import TablePart, check_direct, read_table
 from spark_jetstream.streams.pull import PullSettings, read_range
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
-
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -64,8 +58,6 @@ READERS = {"auto": read_auto, "consumer": read_range, "direct": read_direct}
 
 class _Source:
     streaming: bool
-    pushdown: Pushdown | None = None
-    """What predicates leave of a batch."""
 
     def __init__(
         self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
@@ -97,17 +89,12 @@ class _Source:
             _ = self.columns
             if self._prepare is not None:
                 self._prepare(self.options)
-            options = self.planned
+            options = self.options
             if not options.streams:
                 _, subjects = find_bucket(first_requests(self._connect, options), options)
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
         return self._planner
-
-    @property
-    def planned(self) -> SourceOptions:
-        """The options that the read is planned with, with the filters that predicates leave."""
-        return self.options if self.pushdown is None else self.pushdown.options(self.options)
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
@@ -136,14 +123,12 @@ class _Source:
         freeze_imports()
 
     def _rows(self, pulled: Iterator[MessageRun], stream: str) -> Iterator[pa.RecordBatch]:
-        options, columns, pushdown = self.options, self.columns, self.pushdown
+        options, columns = self.options, self.columns
         for messages in pulled:
             if options.bucket is not None:
                 batch = bucket_batch(messages, bucket=options.bucket, columns=columns, live_only=options.table)
             else:
                 batch = record_batch(messages, columns=columns, with_headers=options.include_headers, stream=stream)
-            if pushdown is not None and pushdown.timed:
-                batch = batch.filter(pa.array(pushdown.at(messages.timestamps())))
             if len(batch):
                 yield batch
 
@@ -180,22 +165,14 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     streaming = False
 
-    def __init__(self, options: Mapping[str, object], schema: StructType) -> None:
-        options = hidden(options)
-        super().__init__(options, schema)
-        self.pushdown: Pushdown = Pushdown.of(self.options)
-
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
-        parts = self._table() if self.options.table else self.open_planner().batch_ranges(self.pushdown)
+        parts = self._table() if self.options.table else self.open_planner().batch_ranges()
         return [InputPartition(part) for part in parts]
 
     def _table(self) -> Sequence[TaskInput]:
         """Return one task for the current table of a Key-Value bucket, and several for objects."""
-        options = self.planned
-        name = options.named(options.read_streams[0])
-        if not self.pushdown.reads(name):
-            return []
+        options = self.options
         state, subjects = find_bucket(first_requests(self._connect, options), options)
         check_retention(state, options)
         direct = options.read_with == "direct"
@@ -209,7 +186,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             part,
             self._pull_settings(),
             task_label(),
-            bucket=name,
+            bucket=options.object_bucket,
             pattern=self._object_names(),
             max_objects=options.max_messages_per_partition,
             min_groups=options.min_partitions,
@@ -275,40 +252,3 @@ else:
         def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
             """Return the end of the next micro-batch, counted from the last one planned in this run."""
             return self.open_planner().latest(self._cursor, limited=True).to_json()
-
-
-PUSHDOWN = hasattr(datasource, "EqualTo")  # of predicates, since Spark 4.1
-
-#: Class of a predicate of one column -> how it is pushed.
-_PUSHED: Mapping[str, Callable[[Pushdown, str, Any], Pushdown | None]] = {
-    "IsNotNull": lambda pushdown, column, _: pushdown.and_not_null(column),
-    "EqualTo": lambda pushdown, column, value: pushdown.and_among(column, [value]),
-    "EqualNullSafe": lambda pushdown, column, value: pushdown.and_among(column, [value]),
-    "In": lambda pushdown, column, values: pushdown.and_among(column, values),
-    "StringStartsWith": lambda pushdown, column, prefix: pushdown.and_prefix(column, prefix),
-    "LessThan": lambda pushdown, column, value: pushdown.and_compared(column, "<", value),
-    "LessThanOrEqual": lambda pushdown, column, value: pushdown.and_compared(column, "<=", value),
-    "GreaterThan": lambda pushdown, column, value: pushdown.and_compared(column, ">", value),
-    "GreaterThanOrEqual": lambda pushdown, column, value: pushdown.and_compared(column, ">=", value),
-}
-
-
-class FilteredBatchReader(JetStreamBatchReader):
-    """`spark.read.format("jetstream").option("filterPushdown", "true")`.
-
-    A class of its own because Spark refuses any reader that has `pushFilters` unless
-    `spark.sql.python.filterPushdown.enabled` is true.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what the server can do, and return the rest."""
-        left = []
-        for predicate in filters:
-            attribute: tuple[str, ...] = getattr(predicate, "attribute", ())
-            push = _PUSHED.get(type(predicate).__name__) if len(attribute) == 1 else None
-            pushed = push and push(self.pushdown, attribute[0], getattr(predicate, "value", None))
-            if pushed is None:
-                left.append(predicate)
-            else:
-                self.pushdown = pushed
-        return left

@@ -71,7 +71,6 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "fetchTimeout": ("5s", {}, 5.0),
     "includeHeaders": ("false", {}, False),
     "readWith": ("Direct", {}, "direct"),
-    "filterPushdown": ("true", {}, True),
     "keys": ("eu.*, us.>", {"bucket": "b"}, ("eu.*", "us.>")),
     "history": ("true", {"bucket": "b"}, True),
     "pathGlobFilter": ("*.{csv,json}", {"objectBucket": "o"}, "*.{csv,json}"),
@@ -195,7 +194,6 @@ def test_what_may_stand_together() -> None:
     assert source(False, startingOffsets='{"ORDERS": 5}', endingOffsets='{"ORDERS": 5}').ending_offsets
     assert source(minMessagesPerTrigger=5, maxMessagesPerTrigger=5).min_messages_per_trigger == 5
     assert source(readWith="Consumer").read_with == "consumer"
-    assert source(False, filterPushdown="FALSE").filter_pushdown is False
     bucket = SourceOptions.from_spark({"bucket": "b", "startingOffsets": '{"b": 5}', "durable": "d"}, streaming=True)
     assert (bucket.read_streams, bucket.named("KV_b"), bucket.table) == (("KV_b",), "b", False)
     objects = SourceOptions.from_spark({"objectBucket": "o", "minPartitions": "2"}, streaming=False)
@@ -240,6 +238,14 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"maxmessagepertrigger": "5"}, "maxmessagepertrigger", "did you mean maxMessagesPerTrigger"),
     (STREAM, {"server": "a"}, "server", "did you mean servers"),
     (STREAM, {"header": "true"}, "header", "there is no option header; did you mean"),
+    (
+        BATCH,
+        {"filterpushdown": "false"},
+        "filterPushdown",
+        "there is no option filterPushdown any more: Spark keeps one plan for each load(), so that a frame read with "
+        "other predicates had wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
+        "endingOffsets, startingTimestamp and endingTimestamp",
+    ),
     (STREAM, {"kafka.bootstrap.servers": "a"}, "kafka.bootstrap.servers", "did you mean servers"),
     # names of other connectors, which Spark hands over in lower case
     *(
@@ -294,7 +300,6 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         for name in names
     ),
     (STREAM, {**NONE, "objectBucket": "o", "subjects": "a"}, "subjects", "use pathGlobFilter"),
-    (BATCH, {**NONE, "objectBucket": "o", "filterPushdown": "true"}, "filterPushdown", "use pathGlobFilter"),
     (BATCH, {**NONE, "objectBucket": "o", "endingTimestamp": "0"}, "endingTimestamp", "which is read as it is now"),
     (BATCH, {**NONE, "objectBucket": "o", "pathGlobFilter": "[a"}, "pathGlobFilter", "but a [ is not closed"),
     (BATCH, {"contentOff": "true"}, "contentOff", "option contentOff has no meaning without objectBucket"),
@@ -302,7 +307,6 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     # other kinds of reading
     (STREAM, {"durable": "a.b"}, "durable", "without blanks, dots"),
     (BATCH, {"durable": "d"}, "durable", "a batch keeps no position"),
-    (STREAM, {"filterPushdown": "true"}, "filterPushdown", "when reading a stream: name what to read with stream"),
     # where
     (STREAM, {"endingOffsets": "latest"}, "endingOffsets", "when reading a stream: stop the query"),
     (STREAM, {"endingTimestamp": "0"}, "endingTimestamp", "trigger(availableNow=True)"),
