@@ -182,8 +182,8 @@ assert state.messages == ORDERS
 # MAGIC
 # MAGIC ### As a batch
 # MAGIC
-# MAGIC `spark.read` reads what the stream holds at that moment. `startingOffsets`, `endingOffsets`, `startingTimestamp`
-# MAGIC and `endingTimestamp` select a part.
+# MAGIC `spark.read` reads what the stream holds when the frame is first used; the next `load()` sees newer messages.
+# MAGIC `startingOffsets`, `endingOffsets`, `startingTimestamp` and `endingTimestamp` select a part.
 
 # COMMAND ----------
 

@@ -253,9 +253,9 @@ class ObjectRows:
         try:
             state = self._state(stream.name)
         except StreamNotFound:
-            raise DataLossError(f"stream {stream.name} was deleted while it was read") from None
+            raise DataLossError(f"stream {stream.name} was deleted after this read was planned") from None
         if state.created != stream.created:
-            raise DataLossError(f"stream {stream.name} was deleted and created again while it was read")
+            raise DataLossError(f"stream {stream.name} was deleted and created again after this read was planned")
         return state
 
     def _state(self, stream: str) -> StreamSummary:

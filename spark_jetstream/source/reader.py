@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from spark_jetstream.buckets.kv import bucket_batch
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.errors import DataLossError
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
@@ -51,6 +52,11 @@ except ImportError:  # Spark 4.0 and 4.1
 
 TaskInput = SequenceRange | ObjectGroup | TablePart
 """What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket."""
+
+_PLANNED_ONCE = (
+    "Spark plans a DataFrame or view once: if it was used before, call load() again (in a streaming query, in the "
+    "function of foreachBatch)"
+)
 
 READERS = {"auto": read_auto, "consumer": read_range, "direct": read_direct}
 """How a range is read -> the function that does it."""
@@ -169,6 +175,13 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
         parts = self._table() if self.options.table else self.open_planner().batch_ranges()
         return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one task. Spark may have planned it long ago, which a `DataLossError` says."""
+        try:
+            yield from super().read(partition)
+        except DataLossError as error:
+            raise DataLossError(f"{error}; {_PLANNED_ONCE}") from None
 
     def _table(self) -> Sequence[TaskInput]:
         """Return one task for the current table of a Key-Value bucket, and several for objects."""

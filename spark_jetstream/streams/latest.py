@@ -174,8 +174,8 @@ def read_table(
         yield from _TableReader(connect, part, replace(settings, fail_on_data_loss=True), label, rolled_up).read()
     except DataLossError:
         raise DataLossError(
-            f"stream {part.stream}, created at {part.created}, was deleted or created again while the latest messages "
-            "of its subjects were read; read it again"
+            f"stream {part.stream}, created at {part.created}, was deleted or created again after this read was "
+            "planned; read it again"
         ) from None
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.support import calls
-from tests.support.queries import batch, stored
+from tests.support.queries import batch
 from tests.support.reading import between, wait_until
 from tests.support.streams import MakeStream, Stored, Stream, iso
 
@@ -164,19 +164,6 @@ def test_nothing_to_read(spark: SparkSession, stream: MakeStream) -> None:
     assert calls.stored(s, startingOffsets=start) == []
     s.fill(2)
     assert sequences(s, startingOffsets=start) == [11, 12]
-
-
-def test_a_frame_gives_the_same_rows_each_time(spark: SparkSession, stream: MakeStream) -> None:
-    """Spark plans a frame once, so what comes later is seen by the next `load`."""
-    s = stream()
-    s.fill(3)
-    frame = batch(spark, s.url, s.name)
-    assert stored(frame) == s.rows()
-    expected = s.rows()
-    s.fill(2)
-    assert stored(frame) == expected
-    assert frame.filter("sequence % 2 = 0").count() == 1
-    assert stored(batch(spark, s.url, s.name)) == s.rows()
 
 
 def test_no_consumer_is_left_behind(spark: SparkSession, stream: MakeStream) -> None:

@@ -231,7 +231,7 @@ AFTER_THE_PLAN: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes], str]
     "replaced by a link": (replace_by_link, {"a": b"b", "b": b"b"}, ""),
     "deleted": (lambda bucket: bucket.delete("a"), {"b": b"b"}, "object 'a' was deleted while it was read"),
     "purged": (purge_meta, {"b": b"b"}, "LOSS object 'a' is gone: its meta message was purged, or has expired"),
-    "all deleted": (Bucket.remove, {}, "LOSS object 'a': stream STREAM was deleted while it was read"),
+    "all deleted": (Bucket.remove, {}, "LOSS object 'a': stream STREAM was deleted after this read was planned"),
     "all created again": (create_again, {}, "LOSS object 'a': stream STREAM was deleted and created again"),
 }
 
