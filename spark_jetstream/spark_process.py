@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
 import os
 
 from pyspark import SparkFiles, TaskContext
 
 _frozen = False
+_asked: set[str] = set()
 
 
 def find_file(path: str) -> str:
@@ -22,6 +25,23 @@ def find_file(path: str) -> str:
     # The driver of a streaming query is given a folder of its own, `streaming_job`, below the one with the files.
     above = os.path.join(os.path.dirname(os.path.dirname(sent)), name)
     return next((place for place in (sent, above) if os.path.exists(place)), path)
+
+
+def first_time(what: str) -> bool:
+    """Whether no process of this Spark application has asked about `what` before, on this node.
+
+    Spark's driver asks a Python worker to check and to commit a micro-batch, which is a new process after a pause: a
+    file in the application's own folder, which Spark removes at its end, remembers what was said.
+    """
+    new = what not in _asked
+    _asked.add(what)
+    with contextlib.suppress(OSError, RuntimeError, AttributeError, AssertionError):  # outside a Spark process
+        name = f"spark-jetstream-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+        try:
+            os.close(os.open(os.path.join(SparkFiles.getRootDirectory(), name), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+    return new
 
 
 def freeze_imports() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 
 from spark_jetstream import spark_process
-from spark_jetstream.spark_process import freeze_imports
+from spark_jetstream.spark_process import first_time, freeze_imports
 
 
 def test_imports_are_frozen_by_the_first_task_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +23,20 @@ def test_imports_are_frozen_by_the_first_task_of_a_worker(monkeypatch: pytest.Mo
     freeze_imports()
     freeze_imports()
     assert done == ["collect", "freeze"]
+
+
+def test_what_is_said_once_in_an_application(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def process() -> list[bool]:
+        """The answers that a new process of the driver gets."""
+        monkeypatch.setattr(spark_process, "_asked", set())
+        return [first_time(what) for what in ("a", "b", "a")]
+
+    def away() -> str:
+        raise RuntimeError("there is no SparkContext here")
+
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", away)
+    assert process() == process() == [True, True, False]
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path))
+    assert [process(), process()] == [[True, True, False], [False, False, False]]
+    monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(tmp_path / "none"))
+    assert process() == [True, True, False]

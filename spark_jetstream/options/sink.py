@@ -16,6 +16,7 @@ from spark_jetstream.protocol.units import shown
 _NOT_FOR_BUCKETS = {
     "subject": "column key says where a row goes",
     "stream": "the bucket's own stream stores the rows",
+    "serverHeaders": "its rows have no column headers",
     "ensureStream": NOT_MADE.format("kv"),
 }
 _REPLACED = "an object is replaced as a whole, so writing it again changes nothing"
@@ -25,10 +26,12 @@ _NOT_FOR_OBJECTS = {
     "delivery": _REPLACED,
     "writeId": _REPLACED,
     "deadLetterSubject": "an object that cannot be stored fails the task",
+    "serverHeaders": "the headers of an object are no headers of a message",
     "ensureStream": NOT_MADE.format("object"),
 }
 
 Delivery = Literal["at-least-once", "deduplicated", "exactly-once"]
+ServerHeaders = Literal["error", "drop"]
 
 
 class SinkOptions(SideOptions):
@@ -53,6 +56,12 @@ class SinkOptions(SideOptions):
     max_retries: int = option("how often a message is sent again before the task fails", Whole(0, 1000), "5")
     dead_letter_subject: str | None = option(
         "where rows go that the server refuses for good; without it they fail the task", PublishSubject()
+    )
+    server_headers: ServerHeaders = option(
+        "what becomes of `Nats-Schedule*`, `Nats-Rollup` and `Nats-Incr` in column `headers`: `error` fails the write, "
+        "`drop` stores the rows without them",
+        Choice(get_args(ServerHeaders)),
+        "error",
     )
     write_id: str | None = option(
         "name of this write, of which message ids are made: one that failed can be run again under its name",

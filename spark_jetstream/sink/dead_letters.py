@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.rows import RefusedRow, Rows
+from spark_jetstream.sink.rows import SERVER_HEADERS, RefusedRow, Rows
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
 _AROUND = len(b"NATS/1.0\r\n") + len(b"\r\n")
+#: Headers for the server, which columns asked for, and those of an earlier dead letter.
+_LEFT_OUT = re.compile(SERVER_HEADERS.pattern + rb"|Dead-Letter-.*")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
@@ -40,8 +42,7 @@ def dead_letters(
             b"Dead-Letter-Error-Code: %d" % row.err_code,
         ]
         cut = b"Dead-Letter-Size: %d" % len(payload)
-        # Without those for the server, and those of an earlier dead letter.
-        kept = [line for line in row.lines.split(b"\r\n") if line and not line.startswith((b"Nats-", b"Dead-Letter-"))]
+        kept = [line for line in row.lines.split(b"\r\n") if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])]
         fixed = [*own, cut]
         if identifier is not None:
             ids.append(_id(row, identifier))

@@ -48,7 +48,7 @@ class TaskReport:
     The task got `rows` rows: each of them counts in `stored` or in `dead_letters`. An earlier attempt had stored
     `duplicates` of the stored ones. `streams` maps each stream to the first and the last sequence of the rows
     (inclusive; there may be messages of other publishers between them). The task wrote for `seconds`. `size` is the
-    size of the contents of objects in bytes.
+    size of the contents of objects in bytes. `lost_ttl`: a `Nats-TTL` in column headers was left out.
     """
 
     partition: int
@@ -59,6 +59,7 @@ class TaskReport:
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
     size: int = 0
+    lost_ttl: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON, for the ledger."""
@@ -73,7 +74,7 @@ class TaskReport:
         """Return the report that `to_json` has written. Raises `ProtocolError` for anything else."""
         try:
             streams = {str(name): (int(first), int(last)) for name, (first, last) in content["streams"].items()}
-            numbers = {name: int(content[name]) for name in _COUNTS}
+            numbers: dict[str, Any] = {name: int(content[name]) for name in _COUNTS}
             return cls(**numbers, streams=streams, seconds=float(content["seconds"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ProtocolError("the ledger holds a report that cannot be read") from None
@@ -88,6 +89,7 @@ class BatchReport:
         for report in self._reports:
             totals.note_all(report.streams)
         self.streams: Mapping[str, tuple[int, int]] = totals.streams
+        self.lost_ttl = any(report.lost_ttl for report in self._reports)
 
     def __str__(self) -> str:
         counts = ("rows", "stored", "duplicates", "dead_letters", "size")

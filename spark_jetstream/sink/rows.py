@@ -25,11 +25,13 @@ MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
 
 #: Headers that a server acts on, refuses, or adds by itself (nats-server: server/stream.go); the sink leaves them out.
-_SERVER_HEADERS = re.compile(
+SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
     rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
     rb"|Trace-.*)|Status|Description"
 )
+#: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
+COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
@@ -119,6 +121,9 @@ class Rows:
 
     `faults` maps indices to the reason why the row can never be stored. Such a row has its subject as it was given; a
     dead letter can hold the rest: invalid headers and ids are left out, and null is empty.
+
+    `left_out` maps the names of `SERVER_HEADERS` that column headers held to the first row of each, in the order of
+    the rows.
     """
 
     number: IntArray
@@ -127,6 +132,7 @@ class Rows:
     lines: pa.BinaryArray
     msg_id: pa.BinaryArray | None
     faults: dict[int, str] = field(default_factory=dict)
+    left_out: dict[bytes, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.number)
@@ -185,16 +191,18 @@ def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> R
         subject = as_bytes(given["subject"])
         _check_subjects(subject, faults)
     lines = repeated(NO_BYTES, count)
+    left_out: dict[bytes, int] = {}
     if "headers" in given:
-        lines = header_lines(given["headers"], faults)
+        lines, left_out = header_lines(given["headers"], faults)
     lines = with_ttl_and_expected(lines, given, "expected_last_subject_sequence", faults)
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
-    return Rows(numbers, pc.fill_null(subject, NO_BYTES), pc.fill_null(data, NO_BYTES), lines, msg_id, faults)
+    data = pc.fill_null(data, NO_BYTES)
+    return Rows(numbers, pc.fill_null(subject, NO_BYTES), data, lines, msg_id, faults, left_out)
 
 
-def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
-    """Return the header lines of each row of a map column, without headers that the server acts on.
+def header_lines(headers: pa.Array, faults: dict[int, str]) -> tuple[pa.BinaryArray, dict[bytes, int]]:
+    """Return the header lines of each row of a map column without `SERVER_HEADERS`, and `Rows.left_out`.
 
     Values of a repeated name follow each other in their order. An invalid header (a null, a name with a colon, a line
     end in a value) is left out, and noted in `faults` by row.
@@ -210,7 +218,7 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
     names = as_bytes(headers.keys.slice(base, total))
     values = headers.items.slice(base, total)
     row = np.repeat(np.arange(count), sizes)
-    allowed = _allowed(names, row, faults)
+    allowed, left_out = _allowed(names, row, faults)
     if not allowed.all():
         names, values, row = names.filter(pa.array(allowed)), values.filter(pa.array(allowed)), row[allowed]
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
@@ -226,22 +234,28 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> pa.BinaryArray:
         good = pa.array(~bad)
         names, values, row = names.filter(good), values.filter(good), row[~bad]
     lines = pc.binary_join_element_wise(names, piece(b": "), values, piece(b"\r\n"), piece(NO_BYTES))
-    return _grouped(lines, np.searchsorted(row, np.arange(count + 1)))
+    return _grouped(lines, np.searchsorted(row, np.arange(count + 1))), left_out
 
 
-def _allowed(names: pa.BinaryArray, row: IntArray, faults: dict[int, str]) -> npt.NDArray[np.bool_]:
-    """Mark the headers that may be written, and note invalid names. Looks at each distinct name once."""
+def _allowed(
+    names: pa.BinaryArray, row: IntArray, faults: dict[int, str]
+) -> tuple[npt.NDArray[np.bool_], dict[bytes, int]]:
+    """Mark the headers that may be written, note invalid names, and return `Rows.left_out`, all by distinct names."""
     coded = names.dictionary_encode()
     distinct: list[bytes] = coded.dictionary.to_pylist()
     codes = coded.indices.to_numpy(zero_copy_only=False)
     bad = np.array([not _HEADER_NAME.fullmatch(name) for name in distinct], np.bool_)
-    drop = np.array([bool(_SERVER_HEADERS.fullmatch(name)) for name in distinct], np.bool_)
+    drop = np.array([bool(SERVER_HEADERS.fullmatch(name)) for name in distinct], np.bool_)
     if bad.any():
         for at in np.flatnonzero(bad[codes]):
             reason = f"column headers holds the name {shown_bytes(distinct[codes[at]])}, which is not possible"
             faults.setdefault(int(row[at]), reason)
-    allowed: npt.NDArray[np.bool_] = ~(bad | drop)[codes]
-    return allowed
+    left_out: dict[bytes, int] = {}
+    if drop.any():
+        # The values of a dictionary are in the order in which they come first.
+        first = row[np.unique(codes, return_index=True)[1]]
+        left_out = {distinct[code]: int(first[code]) for code in np.flatnonzero(drop)}
+    return ~(bad | drop)[codes], left_out
 
 
 def _grouped(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:

@@ -22,7 +22,7 @@ from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rows import Columns, RefusedRow, Rows, SinkColumns, rows_of
+from spark_jetstream.sink.rows import COMMANDS, Columns, RefusedRow, Rows, SinkColumns, rows_of
 from spark_jetstream.sink.target import Target
 
 _PORTION_ROWS = 2000
@@ -82,6 +82,7 @@ class TaskWriter:
         self, connect: Connect, options: SinkOptions, task: WriteTask, target: Target, ledger: Ledger | None = None
     ) -> None:
         self.options = options
+        self.lost_ttl = False  # whether a TTL in column headers was left out
         self.resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
         has_ids = options.delivery != "at-least-once"
         self.message_ids = MessageIds(task.prefix) if has_ids else None
@@ -114,6 +115,7 @@ class TaskWriter:
             dead_letters=self._dead.stored,
             streams=dict(totals.streams),
             seconds=time.monotonic() - begun,
+            lost_ttl=self.lost_ttl,
         )
 
     def _write(self, rows: Rows) -> None:
@@ -185,7 +187,16 @@ class _SubjectStrategy:
         self._writer = writer
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
-        return rows_of(batch, self.columns, first_number)
+        rows = rows_of(batch, self.columns, first_number)
+        if self._writer.options.server_headers == "error":
+            self._writer.lost_ttl |= b"Nats-TTL" in rows.left_out and "ttl" not in self.columns.names
+            for name in filter(COMMANDS.fullmatch, rows.left_out):
+                why = (
+                    f"column headers holds {name.decode()}, on which the server would act: remove it from there, or "
+                    "set option serverHeaders to drop to store rows without such headers"
+                )
+                raise self._writer.publisher.failure(RefusedRow(rows, rows.left_out[name], None, why, 0))
+        return rows
 
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         if len(rows):

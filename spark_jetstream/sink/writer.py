@@ -30,7 +30,7 @@ from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
-from spark_jetstream.spark_process import find_file, freeze_imports
+from spark_jetstream.spark_process import find_file, first_time, freeze_imports
 
 try:
     from pyspark.sql.datasource import DataSourceArrowWriter as BatchWriter
@@ -50,10 +50,11 @@ _FORGOTTEN = 86400.0  # and one without, which cannot be run again
 
 @dataclass
 class Committed(WriterCommitMessage):
-    """The message of a finished task to the driver: its `TaskReport`, and the write it belongs to."""
+    """The message of a finished task to the driver: its `TaskReport`, and the write (and its run) it belongs to."""
 
     report: TaskReport
     write: str
+    run: str
 
 
 class _Sink:
@@ -102,33 +103,40 @@ class _Sink:
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
 
-    def _task(self) -> WriteTask:
+    def _task(self) -> tuple[WriteTask, str]:
+        """Return the identity of a task, and that of the run of its query."""
         context = TaskContext.get()
         if context is None:
             raise JetStreamError("rows are written by Spark's tasks, and there is none here")
         if not self.streaming:
             kept = _REMEMBERED if self.options.write_id else _FORGOTTEN
-            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), kept)
+            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), kept), ""
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise JetStreamError("Spark does not say which query and batch the rows belong to")
-        return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId())
+        run = context.getLocalProperty("spark.jobGroup.id") or query  # the job group is named by the run's id
+        return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId()), run
 
     def write(self, iterator: Iterator[Any]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
-        task = self._task()
+        task, run = self._task()
         if not self.arrow:
             iterator = record_batches(iterator, self.fields, _ROWS if self.options.object_bucket is None else 1)
         report = self.store(iterator, self._connect, self.options, task=task)
         freeze_imports()
-        return Committed(report, task.write)
+        return Committed(report, task.write, run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log what is stored: every row was stored when its task ended. Spark gives a `batchId` for streams alone."""
         tasks = [message for message in messages if isinstance(message, Committed)]
         report = BatchReport(task.report for task in tasks)
         _driver_log().info("jetstream sink, %s: %s", self._name(tasks, batchId), report)
+        if report.lost_ttl and (not self.streaming or first_time(f"ttl of run {tasks[0].run}")):
+            _driver_log().warning(
+                "rows are stored without the Nats-TTL of their column headers, so they do not expire: put it into "
+                "column ttl, or remove it (serverHeaders=drop does so without this warning)"
+            )
         subjects = self.options.bucket is None and self.options.object_bucket is None
         if tasks and self.streaming and subjects:
             check_interval(self._connect, self.options, tasks[0].write, batchId, report.streams)

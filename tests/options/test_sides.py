@@ -86,6 +86,7 @@ SINK_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "ackTimeout": ("1500ms", {}, 1.5),
     "maxRetries": ("0", {}, 0),
     "deadLetterSubject": ("orders.refused", {}, "orders.refused"),
+    "serverHeaders": ("Drop", {}, "drop"),
     "writeId": ("load_2026-03-01", {}, "load_2026-03-01"),
     "bucket": ("prices", {}, "prices"),
     "objectBucket": ("files", {}, "files"),
@@ -381,6 +382,8 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"objectBucket": "o", "delivery": "deduplicated"}, "delivery", "an object is replaced as a whole"),
     (BATCH, {"objectBucket": "o", "writeId": "x"}, "writeId", "an object is replaced as a whole"),
     (BATCH, {"objectBucket": "o", "deadLetterSubject": "x"}, "deadLetterSubject", "fails the task"),
+    (BATCH, {"bucket": "b", "serverHeaders": "drop"}, "serverHeaders", "its rows have no column headers"),
+    (STREAM, {"objectBucket": "o", "serverHeaders": "drop"}, "serverHeaders", "no headers of a message"),
     # where
     (STREAM, {"writeId": "x"}, "writeId", "when writing a stream: the query's own id and its batch numbers are used"),
     # values

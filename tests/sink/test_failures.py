@@ -69,6 +69,14 @@ NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
 TRIED = r"also after 1 retries \(option maxRetries\)"
 TOO_MANY = rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
 NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: a stream with no_ack gives none"
+ACTS = (
+    "on which the server would act: remove it from there, or set option serverHeaders to drop to store rows without "
+    "such headers"
+)
+COMMANDS = {
+    "Nats-Schedule": "@at 2030-01-01T00:00:00Z", "Nats-Schedule-Target": "a.b", "Nats-Schedule-Next": "purge",
+    "Nats-Scheduler": "a.b", "Nats-Rollup": "sub", "Nats-Incr": "1",
+}  # fmt: skip
 #: The types of columns where they are others than in the tests of the sink, or unknown.
 TYPES = {"data": pa.string(), "headers": pa.map_(pa.string(), pa.string()), "dta": pa.int64()}
 GOOD: dict[str, list[Any]] = {
@@ -396,6 +404,11 @@ WHOLE = [
         rf"{ROW} 1 {AT} '<s>.1': invalid operation on sealed stream \(error 10109\).*; 0 rows {STORED}",
         config={"sealed": True}),
     Case("b", "DeliveryError", f"{UNFIT} has workqueue retention, {INSTEAD}", ONCE, {"retention": "workqueue"}),
+    *(
+        Case("bs", "RowRefused", rf"{ROW} 2 {AT} '<s>.2': column headers holds {name}, {ACTS}; 0 rows {STORED}",
+            columns={"headers": [{"A": "x"}, {"B": "y", name: value}, {"Nats-Rollup": "all"}]})
+        for name, value in COMMANDS.items()
+    ),
 ]  # fmt: skip
 
 
@@ -466,6 +479,47 @@ def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
         rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"
     )
     assert len(re.findall(window, caplog.text)) == 1
+
+
+NO_TTL = "rows are stored without the Nats-TTL of their column headers"
+
+
+def test_a_lost_ttl_is_one_warning_in_a_batch_write_and_in_a_run_of_a_query(
+    make: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    s = make(allow_msg_ttl=True)
+    headers = {"headers": [{"Nats-TTL": "1h"}] * 3}
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+    for run, warnings in ((first, 1), (first, 1), (second, 2)):
+        frame = rows(s, headers)
+        store(writer_of("s", settings(s, {"delivery": "at-least-once"}), frame.schema), [frame], run=run)
+        assert caplog.text.count(NO_TTL) == warnings
+    write(s, {}, headers)
+    assert caplog.text.count(NO_TTL) == 3
+    write(s, {"serverHeaders": "drop"}, headers)
+    write(s, {}, headers | {"ttl": ["1h", None, None]})
+    assert caplog.text.count(NO_TTL) == 3
+    assert s.state()["messages"] == 18
+
+
+def test_server_headers_drop_stores_plain_copies(make: MakeStream) -> None:
+    """Names in another case are no names of the server, and stay."""
+    s, dead = make(allow_msg_schedules=True, allow_rollup_hdrs=True), make()
+    names = [{**COMMANDS}, {name.lower(): value for name, value in COMMANDS.items()}]
+    columns = {
+        "data": ["row 1", "row 2", None],
+        "subject": ["<s>.1"] * 3,
+        "headers": [*names, {"A": "x", "nats-rollup": "all", "Nats-Mine": "1", "Nats-Rollup": "all"}],
+        "ttl": [None, None, "1h"],
+    }
+    write(
+        s, {"serverHeaders": "drop", "delivery": "at-least-once", "deadLetterSubject": f"{dead.subject}.row"}, columns
+    )
+    found = [headers for _, headers, _ in messages_of(s)]
+    assert found == [{}, {name.lower(): [value] for name, value in COMMANDS.items()}]
+    (letter,) = [headers for _, headers, _ in messages_of(dead)]
+    own = {name: values for name, values in letter.items() if not name.startswith("Dead-Letter-")}
+    assert own == {"A": ["x"], "nats-rollup": ["all"], "Nats-Mine": ["1"]}
 
 
 # What Spark alone shows.

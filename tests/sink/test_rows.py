@@ -333,6 +333,19 @@ def test_headers_that_are_the_servers_business_are_left_out() -> None:
         assert not found.faults
 
 
+def test_the_first_row_of_each_header_that_is_left_out() -> None:
+    maps: list[Map] = [
+        None,
+        [("B", ["1"])],
+        [("Nats-TTL", ["1s"]), ("Status", [])],
+        [("Nats-Incr", ["1"])],
+        [("Nats-TTL", ["2s"])],
+    ]
+    found = read(batch(data=[b""] * 5, headers=maps).slice(1), "a")
+    assert list(found.left_out.items()) == [(b"Nats-TTL", 1), (b"Status", 1), (b"Nats-Incr", 2)]
+    assert read_rows("a", data=[b""]).left_out == {}
+
+
 def test_headers_with_similar_names_are_published() -> None:
     found = read_rows("a", data=[b""] * len(NEAR_MISSES), headers=[[(name, ["1"])] for name in NEAR_MISSES])
     assert found.lines.to_pylist() == [f"{name}: 1\r\n".encode() for name in NEAR_MISSES]

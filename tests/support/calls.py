@@ -193,12 +193,12 @@ def writer_of(mode: str, options: Mapping[str, object], schema: pa.Schema) -> Wr
     return source.writer(struct, overwrite=False) if mode == "b" else source.streamWriter(struct, overwrite=False)
 
 
-def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0) -> None:
-    """Run the only task of a write, and commit it; abort and raise what the task raises."""
+def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0, run: str = "") -> None:
+    """Run the only task of a write, and commit it; abort and raise what the task raises. `run` is that of the query."""
     anything: Any = writer
     number = (batch,) if isinstance(writer, DataSourceStreamWriter) else ()
     try:
-        with _task(batch):
+        with _task(batch, run):
             message = anything.write(iter(batches))
     except BaseException:
         anything.abort([None], *number)
@@ -207,11 +207,12 @@ def store(writer: Writer, batches: Iterable[pa.RecordBatch], batch: int = 0) -> 
 
 
 @contextmanager
-def _task(batch: int) -> Iterator[None]:
+def _task(batch: int, run: str) -> Iterator[None]:
     """Code in it finds itself in the task of partition 0 of a query's micro-batch."""
     context = TaskContext._getOrCreate()
     context._partitionId = 0
-    context._localProperties = {"sql.streaming.queryId": QUERY, "streaming.sql.batchId": str(batch)}
+    names = ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
+    context._localProperties = dict(zip(names, (QUERY, str(batch), run), strict=True))
     try:
         yield
     finally:
