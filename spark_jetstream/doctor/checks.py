@@ -335,6 +335,9 @@ def _check_writable(info: StreamInfo, subject: str | None) -> Iterator[Finding]:
     elif subject is not None and not subject_pattern(config.subjects).fullmatch(subject):
         said = f"{name} does not capture {subject} (its subjects: {', '.join(config.subjects)})"
         yield failed("writing", said, f"correct option subject, or add {subject} to the stream's subjects")
+    elif config.persist_mode == "async":
+        said = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
+        yield warning("writing", said, "write to a stream without it: a server cannot change it")
     else:
         yield ok("writing", f"takes {subject or ', '.join(config.subjects)}")
 
@@ -357,8 +360,8 @@ def _check_room(info: StreamInfo) -> Iterator[Finding]:
 def _check_duplicates(info: StreamInfo, purposes: frozenset[str], options: ConnectionOptions) -> Iterator[Finding]:
     if "exactly-once" in purposes:
         config = info.config
-        if config.retention != "limits" or config.max_msgs_per_subject > 0:
-            said = "exactly-once needs limits retention, and no max_msgs_per_subject"
+        if config.retention != "limits" or config.max_msgs_per_subject > 0 or config.persist_mode == "async":
+            said = "exactly-once needs limits retention, no max_msgs_per_subject, and another persist_mode than async"
             yield failed("delivery", said, "set option delivery to deduplicated, or write to another stream")
         return
     window = info.config.duplicate_window / 1e9

@@ -57,7 +57,8 @@ class StreamSummary:
 
     ``duplicate_window`` is how long the stream remembers message ids, in seconds; 0 when it remembers none.
     ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``max_msg_size`` < 0 means no limit
-    in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``no_ack`` means that
+    in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``persist_mode`` is
+    ``async`` where the server acknowledges what it has not stored yet (server 2.12, ADR-56). ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
     have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
@@ -83,6 +84,7 @@ class StreamSummary:
     max_msg_size: int = -1
     discard: str = "old"
     storage: str = "file"
+    persist_mode: str = "default"
     no_ack: bool = False
     sealed: bool = False
     mirror: bool = False
@@ -119,7 +121,7 @@ _COUNTS = ("first_seq", "last_seq", "messages", "bytes")
 #: Fields of `StreamSummary` that are fields of the configuration.
 _SETTINGS = (
     *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
-    *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge", "discard", "storage"),
+    *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge", "discard", "storage", "persist_mode"),
 )
 
 

@@ -367,12 +367,14 @@ class Ledger:
 
 
 def refuse_unfit(state: StreamSummary) -> None:
-    """Raise `DeliveryError` for a stream that can remove stored rows before their batch is committed."""
+    """Raise `DeliveryError` for a stream that can lose or remove acknowledged rows before their batch is committed."""
     why = None
     if state.retention != "limits":
         why = f"it has {state.retention} retention, and what was consumed can no longer be found"
     elif state.max_msgs_per_subject > 0:
         why = "it keeps few messages of each subject (max_msgs_per_subject), and older ones can no longer be found"
+    elif state.persist_mode == "async":
+        why = "it acknowledges rows before it has stored them (persist_mode async), and a crash loses them"
     if why is not None:
         raise DeliveryError(f"delivery exactly-once is not possible with stream {state.name}: {why}; use deduplicated")
 

@@ -31,6 +31,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subject_pattern
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
 from spark_jetstream.sink.target import KeyBucket
+from spark_jetstream.spark_process import first_time
 from spark_jetstream.streams.lookup import message, streams_of
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,11 @@ class _Check:
             connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, STREAM), request, context=context)
 
         try:
-            self.requests.stream(STREAM)
+            if self.requests.stream(STREAM).persist_mode == "async":
+                raise DeliveryError(
+                    f"the ledger of delivery exactly-once, stream {STREAM}, has persist_mode async, so a crash of its "
+                    "server loses what was noted: make it anew without"
+                )
         except StreamNotFound:
             try:
                 self.requests.call(create)
@@ -222,6 +227,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions) -> None:
         )
     if options.delivery == "exactly-once":
         refuse_unfit(state)
+    _warn_of_early_acks(state, options)
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if state.duplicate_window < needed and options.delivery == "deduplicated":
         log.warning(
@@ -234,6 +240,15 @@ def _check_stream(state: StreamSummary, options: SinkOptions) -> None:
         )
 
 
+def _warn_of_early_acks(state: StreamSummary, options: SinkOptions) -> None:
+    if state.persist_mode == "async" and first_time(f"persist_mode of {state.name} at {options.connection!r}"):
+        log.warning(
+            "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of its server loses "
+            "rows that count as written; write to a stream without it",
+            state.name,
+        )
+
+
 def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
     info = check.visible(lambda: check.info(stream_name(name), "bucket", f"Key-Value bucket {name}"))
     bucket = KeyBucket.of(name, prefix, (info or {}).get("config", {}).get("mirror"))
@@ -241,7 +256,9 @@ def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
         what = f"Key-Value bucket {bucket.origin.bucket}, which bucket {name} is a mirror of"
         info = check.visible(lambda: check.info(bucket.origin.stream, "bucket", what, bucket.api_prefix))
     if info is not None:
-        _check_key_stream(stream_summary(info, f"read bucket {bucket.origin.bucket}"), bucket)
+        state = stream_summary(info, f"read bucket {bucket.origin.bucket}")
+        _check_key_stream(state, bucket)
+        _warn_of_early_acks(state, check.options)
     check.dead_letters()
     return bucket
 
@@ -270,6 +287,8 @@ def _check_key_stream(state: StreamSummary, bucket: KeyBucket) -> None:
 def _check_objects(check: _Check, name: str) -> None:
     bucket = ObjectStream(check.requests.connect, name, check.requests.retry_timeout, HINT)
     state = check.visible(bucket.state)
-    problem = "" if state is None else writing_fault(state, name)
-    if problem:
+    if state is None:
+        return
+    if problem := writing_fault(state, name):
         raise OptionError(f"option objectBucket: {name} {problem}", option="objectBucket")
+    _warn_of_early_acks(state, check.options)

@@ -279,6 +279,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
         {"no_ack": True}, [*_ROWS, "--timeout", "200ms"], {"{subject}.a": "failed", "writing": "failed"},
     ),
     "a short memory": ({"duplicate_window": 1_000_000_000}, _ROWS, {"delivery": "warning"}),
+    "acknowledged too early": ({"persist_mode": "async"}, _ROWS, {"writing": "warning"}),
+    "exactly once, acknowledged too early": (
+        {"persist_mode": "async"}, ["--for", "exactly-once", *_ROWS], {"writing": "warning", "delivery": "failed"},
+    ),
     "exactly once": ({"max_msgs_per_subject": 1}, ["--for", "exactly-once", *_ROWS], {"delivery": "failed"}),
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import JetStreamError
+from spark_jetstream.errors import DeliveryError, JetStreamError
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
 from tests.support.calls import refusal_of, store, writer_of
@@ -232,6 +232,8 @@ EARLY = [
         {"delivery": "exactly-once", "subject": "<s>.a"}, {"retention": "interest"}),
     Case("b", "DeliveryError", rf"{UNFIT} keeps few messages of each subject \(max_msgs_per_subject\), {INSTEAD}",
         {**ONCE, **HERE}, {"max_msgs_per_subject": 1}),
+    Case("bs", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}",
+        {**ONCE, **HERE}, {"persist_mode": "async"}),
     Case("bs", "ConnectionFailed",
         r"no NATS server could be reached at nats://127.0.0.1:1 within 0.5 s \(option servers\): .*",
         {"servers": "nats://127.0.0.1:1", "connectTimeout": "500ms", "retryTimeout": "500ms"}),
@@ -404,6 +406,8 @@ WHOLE = [
         rf"{ROW} 1 {AT} '<s>.1': invalid operation on sealed stream \(error 10109\).*; 0 rows {STORED}",
         config={"sealed": True}),
     Case("b", "DeliveryError", f"{UNFIT} has workqueue retention, {INSTEAD}", ONCE, {"retention": "workqueue"}),
+    Case("b", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}", ONCE,
+        {"persist_mode": "async"}),
     *(
         Case("bs", "RowRefused", rf"{ROW} 2 {AT} '<s>.2': column headers holds {name}, {ACTS}; 0 rows {STORED}",
             columns={"headers": [{"A": "x"}, {"B": "y", name: value}, {"Nats-Rollup": "all"}]})
@@ -479,6 +483,32 @@ def test_micro_batches_further_apart_than_the_duplicate_window_are_warned_of(
         rf"micro-batches are [\d.]+ s apart, and stream {s.name} remembers message ids for 0.1 s \(duplicate_window\)"
     )
     assert len(re.findall(window, caplog.text)) == 1
+
+
+def test_a_stream_that_acknowledges_too_early_is_warned_of_once(
+    make: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    s = make(persist_mode="async")
+    for options in (HERE, {"subject": "<s>.x"}):
+        write(s, options)
+    early = "acknowledges rows before it has stored them (persist_mode async)"
+    assert caplog.text.count(f"stream {s.name} {early}") == 1
+    Stream(s.url, "KV_early", s.publisher, subjects=["$KV.early.>"], persist_mode="async", allow_rollup_hdrs=True)
+    Stream(s.url, "OBJ_early", s.publisher, subjects=["$O.early.>"], persist_mode="async", allow_rollup_hdrs=True)
+    options = {"servers": s.url, "user": "ann", "password": PASSWORD}
+    writer_of("b", {**options, "bucket": "early"}, batch(key=["a"], value=[b"x"]).schema)
+    writer_of("b", {**options, "objectBucket": "early"}, batch(name=["a"], content=[b"x"]).schema)
+    assert [f"stream {name} {early}" in caplog.text for name in ("KV_early", "OBJ_early")] == [True, True]
+
+
+def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:
+    with NatsServer() as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "PLAIN", publisher)
+        Stream(server.url, LEDGER, publisher, subjects=["$KV.spark_jetstream_ledger.>"], persist_mode="async")
+        options = {"servers": server.url, "stream": s.name, **ONCE}
+        with pytest.raises(DeliveryError, match=f"the ledger .*, stream {LEDGER}, has persist_mode async"):
+            writer_of("s", options, batch(data=[b"x"], subject=["plain.a"]).schema)
+        close_all()
 
 
 NO_TTL = "rows are stored without the Nats-TTL of their column headers"
