@@ -460,6 +460,8 @@ class ObjectUploads:
             Disposition.OUTAGE: f", for {self._settings.connection.retry_timeout:g} s (option retryTimeout)",
         }
         why = f"{failure.why}{more or how_long[failure.hope]}"
+        if failure.silent:
+            why += f": {self._uploads.why_silent()}"
         return ObjectNotStored(why, failure.hope, err_code=failure.err_code, denied=failure.denied)
 
     def _chunk_size(self, wanted: int) -> int:

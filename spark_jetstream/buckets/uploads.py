@@ -18,6 +18,7 @@ from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionD
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, outcome, queue_is_full, reason
 from spark_jetstream.protocol.wire import Frames
+from spark_jetstream.streams.lookup import why_silent
 
 MAX_BYTES_IN_FLIGHT = 8 * 1024 * 1024
 
@@ -151,6 +152,11 @@ class Uploads:
                 cut = error
         if cut is not None:
             self._inbox.resume(self._settings.connection.retry_timeout)
+
+    def why_silent(self) -> str:
+        """Return why the messages of the last `store` got no answer in time."""
+        seconds = time.monotonic() - self._heard
+        return why_silent(self._connection, self._subject, seconds, self.stream)
 
     def _send(self, head: bytes, payload: bytes | memoryview, size: int) -> None:
         number = self._next

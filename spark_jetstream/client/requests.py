@@ -67,10 +67,10 @@ class Requests:
         return self.call(ask_all)
 
 
-def stream_info(connection: Connection, name: str, context: str = "") -> StreamSummary:
+def stream_info(connection: Connection, name: str, context: str = "", *, prefix: str | None = None) -> StreamSummary:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return stream_summary(ask(connection, jsapi.STREAM_INFO, name, context=context), context)
+    return stream_summary(ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix), context)
 
 
 def ask(

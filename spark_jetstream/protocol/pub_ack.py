@@ -197,7 +197,7 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
 }
 _ADVICE: Mapping[int, str] = {
     **{err_code: advice for err_code, (_, advice) in _MEANING.items()},
-    **dict.fromkeys((10002, 10023, 10028, 10047), "raise the limits of the server or the account"),
+    **dict.fromkeys((10002, 10023, 10028, 10047), "make room, or raise the limits of the server or the account"),
 }
 _SUBJECT_IS_FULL = "maximum messages per subject"
 

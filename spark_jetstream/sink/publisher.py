@@ -25,7 +25,7 @@ from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
 from spark_jetstream.sink.target import Target
 from spark_jetstream.sink.window import InFlight, SharedReply
-from spark_jetstream.streams.lookup import RawMessage, ReplyListeners, message, next_message, streams_of
+from spark_jetstream.streams.lookup import RawMessage, ReplyListeners, message, next_message, streams_of, why_silent
 
 log = logging.getLogger(__name__)
 
@@ -459,9 +459,10 @@ class Publisher:
                 why = f"{self._reason(row, refusal)}, also after {tries} retries (option maxRetries)"
                 self._fail(portion, index, why, refusal.err_code)
             if too_long:
+                asked = "" if refusal.err_code else f": {self._why_silent(portion, index)}"
                 raise OutageError(
                     f"{self._named(row)} cannot be stored: {self._reason(row, refusal)} for "
-                    f"{self._retry_timeout:g} s (option retryTimeout); {self._stored_already()}"
+                    f"{self._retry_timeout:g} s (option retryTimeout){asked}; {self._stored_already()}"
                 )
         portion.postpone(index)
 
@@ -493,10 +494,9 @@ class Publisher:
     def _on_timeout(self, portion: InFlight) -> None:
         if portion.timeouts >= self._options.max_retries:
             index = int(np.flatnonzero(portion.waiting)[0])
-            target = self._target.at(portion.row(index).subject)
             why = (
                 f"no acknowledgement within {self._options.ack_timeout:g} s (option ackTimeout), also after "
-                f"{self._options.max_retries} retries (option maxRetries): {target.no_ack}"
+                f"{self._options.max_retries} retries (option maxRetries): {self._why_silent(portion, index)}"
             )
             self._fail(portion, index, why, 0)
         portion.timeouts += 1
@@ -510,6 +510,13 @@ class Publisher:
         self._prepare_again([portion])
         if portion.left:
             self._send(portion, list(portion.runs()))
+
+    def _why_silent(self, portion: InFlight, index: int) -> str:
+        subject = portion.row(index).subject
+        target = self._target.at(subject)
+        stream = target.stream if portion.counted is self.totals else None
+        seconds = time.monotonic() - portion.begun
+        return why_silent(self._connection, target.stored_at(subject), seconds, stream, prefix=target.api_prefix)
 
     def _fail(self, portion: InFlight, index: int, why: str, err_code: int) -> None:
         raise self.failure(portion.refuse(index, why, err_code))

@@ -54,11 +54,6 @@ class Target:
         """Why a row cannot be stored when no stream captures its subject."""
         return "no stream captures this subject"
 
-    @property
-    def no_ack(self) -> str:
-        """The likely reason why an acknowledgement never arrives."""
-        return "a stream with no_ack gives none"
-
     def reason(self, refusal: Refusal, lines: bytes) -> str:
         """Return why the server refused a row with these header lines, and what to change."""
         return reason(refusal) if self.noun == "row" else reason(refusal, {})  # the advice names columns
@@ -85,10 +80,6 @@ class KeyBucket(Target):
     @property
     def no_stream(self) -> str:
         return f"there is no Key-Value bucket {self.origin.bucket} any more"
-
-    @property
-    def no_ack(self) -> str:
-        return f"what is published to {self.origin.write_prefix}> may not reach the bucket"
 
     def at(self, subject: str) -> Target:
         """Return this bucket for the subject of a key, and a plain target for that of a dead letter."""

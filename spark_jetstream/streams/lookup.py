@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import ask
+from spark_jetstream.client.requests import ask, stream_info
 from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import reply_time
@@ -95,6 +95,32 @@ def streams_of(
     request = jsapi.request_body(subject=subject)
     body = ask(connection, jsapi.STREAM_NAMES, body=request, context=context, prefix=prefix)
     return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
+
+
+def why_silent(
+    connection: Connection, subject: str, seconds: float, stream: str | None = None, *, prefix: str | None = None
+) -> str:
+    """Return why nothing published to ``subject`` was acknowledged for so many seconds, as far as the server says.
+
+    ``stream`` is the one that should have stored it, None for the one that captures the subject. A server that cannot
+    write to its disk says so in its log alone: it answers requests as before (seen with 2.15.1).
+    """
+    try:
+        names = [stream] if stream else streams_of(connection, subject, "", prefix=prefix)
+        if not names:
+            return "no stream captures this subject"
+        state = stream_info(connection, names[0], prefix=prefix)
+    except JetStreamError as error:
+        return f"the server does not say why: {error}"
+    stream, last = f"stream {state.name}", state.last_seq
+    if state.no_ack:
+        return f"{stream} has no_ack set, so it gives none"
+    if state.server_time and state.last_timestamp > state.server_time - seconds * 1e9:
+        return f"{stream} stores messages (the last one is {last}), so it is slow, or its answers get lost"
+    return (
+        f"{stream} answers requests and stores nothing (its last message is {last}): its server cannot write (a full "
+        "disk; its log says so), or what is published does not reach it"
+    )
 
 
 class ReplyListeners:

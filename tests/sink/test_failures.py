@@ -23,8 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import DeliveryError, JetStreamError
+from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import find_server_binary
 from tests.conftest import SparkLog
 from tests.support.calls import refusal_of, store, writer_of
 from tests.support.publish import Message, Publisher
@@ -68,7 +69,7 @@ MAY_NOT = "the account may not publish to"
 NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
 TRIED = r"also after 1 retries \(option maxRetries\)"
 TOO_MANY = rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
-NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: a stream with no_ack gives none"
+NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: stream <N> has no_ack set, so it gives none"
 ACTS = (
     "on which the server would act: remove it from there, or set option serverHeaders to drop to store rows without "
     "such headers"
@@ -427,6 +428,30 @@ def test_what_fails_the_whole_task_although_there_are_dead_letters(make: MakeStr
         if s.state()["messages"]:
             s.purge()
     assert messages_of(dead) == []
+
+
+def test_a_server_that_cannot_write(tmp_path: Path) -> None:
+    """Its files may not grow, as on a full disk: it stays silent about rows, and answers requests."""
+    limited = tmp_path / "nats-server"
+    limited.write_text(f'#!/bin/sh\nulimit -f 100\nexec "{find_server_binary()}" "$@"\n')
+    limited.chmod(0o755)
+    with NatsServer(binary=limited) as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "FULL", publisher)
+        Stream(server.url, "OBJ_full", publisher, subjects=["$O.full.>"], allow_rollup_hdrs=True)
+        options = {"servers": server.url, **QUICK, "ackTimeout": "200ms"}
+        rows = batch(data=[b"x" * 20_000] * 20, subject=["full.a"] * 20)
+        with pytest.raises(RowRefused) as refused:
+            store(writer_of("b", options, rows.schema), [rows])
+        assert "no_ack" not in str(refused.value)
+        kept = s.state()["messages"]
+        assert f"stream FULL answers requests and stores nothing (its last message is {kept}): its server" in str(
+            refused.value
+        )
+        objects = batch(name=["a"], content=[b"x" * 400_000])
+        with pytest.raises(RowRefused, match=r"stream OBJ_full answers requests and stores nothing .* \(a full disk"):
+            store(writer_of("b", options | {"objectBucket": "full"}, objects.schema), [objects])
+        assert "critical write error" in server.log
+        close_all()
 
 
 def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(make: MakeStream) -> None:

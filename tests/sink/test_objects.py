@@ -501,7 +501,8 @@ class TestWire:
         Acks(proxy, 1)
         with pytest.raises(
             RowRefused,
-            match=r"no acknowledgement within 0.3 s \(option ackTimeout\), also after 1 retries \(option maxRetries\)",
+            match=r"no acknowledgement within 0.3 s \(option ackTimeout\), also after 1 retries \(option maxRetries\): "
+            r"stream OBJ_\w+ ",
         ):
             bucket.write(("a", content("a", 1, 2 * CHUNK)), servers=proxy.url, ackTimeout="300ms", maxRetries=1)
         proxy.drop(None)
