@@ -46,7 +46,7 @@ from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionD
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE, upload_note
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
-from spark_jetstream.streams.lookup import RawMessage, last_message
+from spark_jetstream.streams.lookup import RawMessage, last_message, nearest_stream
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,8 @@ class ObjectStream:
         try:
             return self._requests.call(work)
         except StreamNotFound as error:
-            raise jsapi.reworded(error, f"there is no Object Store bucket {self.bucket}{self._hint}") from None
+            hint = nearest_stream(self._requests.connect, [self.name], stream_name(""))
+            raise jsapi.reworded(error, f"there is no Object Store bucket {self.bucket}{self._hint}{hint}") from None
 
 
 def writing_fault(state: StreamSummary, bucket: str) -> str:

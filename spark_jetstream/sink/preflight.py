@@ -32,7 +32,7 @@ from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subje
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.spark_process import first_time
-from spark_jetstream.streams.lookup import message, streams_of
+from spark_jetstream.streams.lookup import message, nearest_stream, streams_of
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,8 @@ class _Check:
         try:
             return self.requests.ask(jsapi.STREAM_INFO, stream, context=f"read {what} (option {option})", prefix=prefix)
         except StreamNotFound as error:
-            raise jsapi.reworded(error, f"there is no {what} (option {option})") from None
+            hint = nearest_stream(self.requests.connect, [stream], "" if option == "stream" else stream_name(""))
+            raise jsapi.reworded(error, f"there is no {what} (option {option}){hint}") from None
 
     def streams_capturing(self, subject: str, option: str) -> list[str] | None:
         """Return the streams that capture a subject, None if the account cannot see them. Raise if there is none."""

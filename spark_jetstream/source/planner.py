@@ -34,6 +34,7 @@ from spark_jetstream.source.probes import DirectProbe, StreamProbe, StreamQuesti
 from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
 from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.lookup import nearest_stream
 from spark_jetstream.streams.pull import PullSettings
 
 log = logging.getLogger(__name__)
@@ -472,7 +473,9 @@ def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSumma
     try:
         body = requests.ask(jsapi.STREAM_INFO, stream, context=context)
     except StreamNotFound:
-        raise OptionError(f"there is no {kind} {name} (option {option}): no stream {stream}", option=option) from None
+        hint = nearest_stream(requests.connect, [stream], stream.removesuffix(name))
+        text = f"there is no {kind} {name} (option {option}): no stream {stream}{hint}"
+        raise OptionError(text, option=option) from None
     state = stream_summary(body, context)
     subjects = _subjects(body.get("config", {}), state, name, options.keys if key_value else None)
     if subjects is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,10 +19,11 @@ from pyspark.sql.types import StructType
 from spark_jetstream.buckets.kv import bucket_batch
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
-from spark_jetstream.errors import DataLossError
+from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
@@ -34,6 +35,7 @@ from spark_jetstream.source.positions import check_retention
 from spark_jetstream.spark_process import find_file, freeze_imports
 from spark_jetstream.streams.direct import read_auto, read_direct
 from spark_jetstream.streams.latest import TablePart, check_direct, read_table
+from spark_jetstream.streams.lookup import nearest_stream
 from spark_jetstream.streams.pull import PullSettings, read_range
 
 try:
@@ -49,6 +51,8 @@ try:
     ADMISSION_CONTROL = True
 except ImportError:  # Spark 4.0 and 4.1
     ADMISSION_CONTROL = False
+
+T = TypeVar("T")
 
 TaskInput = SequenceRange | ObjectGroup | TablePart
 """What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket."""
@@ -101,6 +105,15 @@ class _Source:
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
         return self._planner
+
+    def _existing(self, plan: Callable[[], T]) -> T:
+        """Return what `plan` returns; the error that a stream does not exist suggests another name, where it starts."""
+        try:
+            return plan()
+        except StreamNotFound as error:
+            hint = nearest_stream(self._connect, self.options.read_streams)
+            # Spark prints the trace of this process: that of the requests says no more.
+            raise jsapi.reworded(error, f"{error}{hint}") from None
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
@@ -173,7 +186,10 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
-        parts = self._table() if self.options.table else self.open_planner().batch_ranges()
+        if self.options.table:
+            parts = self._table()
+        else:
+            parts = self._existing(lambda: self.open_planner().batch_ranges())
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -213,7 +229,7 @@ class _StreamReader(_Source, DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts."""
-        self._cursor = self.open_planner().initial()
+        self._cursor = self._existing(lambda: self.open_planner().initial())
         return self._cursor.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -9,17 +9,20 @@ import base64
 import logging
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import ask, stream_info
-from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError
+from spark_jetstream.client.requests import Connect, ask, stream_info
+from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError, closest
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import reply_time
 from spark_jetstream.protocol.units import rfc3339
 
 log = logging.getLogger(__name__)
 
+_MOMENT = 2.0  # seconds for what only makes an error clearer
+_PAGE = 1024  # names in a reply of STREAM.NAMES (nats-server: JSApiNamesLimit)
 _VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
 
 
@@ -95,6 +98,26 @@ def streams_of(
     request = jsapi.request_body(subject=subject)
     body = ask(connection, jsapi.STREAM_NAMES, body=request, context=context, prefix=prefix)
     return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
+
+
+def nearest_stream(connect: Connect, missing: Sequence[str], prefix: str = "") -> str:
+    """Return ``; did you mean NAME``, the end of an error that one of some streams does not exist; or "".
+
+    ``prefix`` begins the names of streams that are buckets, and is no part of theirs. An account that may not list its
+    streams, or gets no answer in a moment, or has more than one page of them, gets "".
+    """
+    try:
+        connection = connect(_MOMENT)
+        at = jsapi.subject(connection.prefix, jsapi.STREAM_NAMES)
+        page = connection.ask(at, b"", context="list the streams", timeout=_MOMENT)
+        known = [str(name) for name in jsapi.field(page, "streams", list, "list the streams", [])]
+    except JetStreamError as error:
+        log.info("no name to suggest: %s", error)
+        return ""
+    gone = next((name for name in missing if name not in known), "")
+    likely = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
+    found = closest(gone.removeprefix(prefix), likely) if len(known) < _PAGE else ""
+    return f"; did you mean {found}" if found else ""
 
 
 def why_silent(

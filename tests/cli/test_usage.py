@@ -114,6 +114,7 @@ WRONG = [
 """Lines that end with 2."""
 
 FAILS = [
+    ("stream info USAEG", "cannot look at stream USAEG: stream not found (code 404, error 10059); did you mean USAGE"),
     ("stream info NOWHERE", "cannot look at stream NOWHERE: stream not found (code 404, error 10059)"),
     ("stream get USAGE --last usage.none", "cannot get the last usage.none of stream USAGE"),
     ("stream delete-msg USAGE 2 --force", "cannot erase message 2 of stream USAGE: there is no such message"),

@@ -216,6 +216,7 @@ EARLY = [
         columns={"dta": [1, 2, 3]}),
     Case("s", "OptionError", "option writeId has no meaning when writing a stream: .*", {"writeId": "w"}),
     Case("bs", "StreamNotFound", r"there is no stream NONE \(option stream\)", {"stream": "NONE"}),
+    Case("bs", "StreamNotFound", r"there is no stream ROSW \(option stream\); did you mean ROWS", {"stream": "ROSW"}),
     Case("b", "OptionError", "option stream: <N> is a mirror, which nobody can publish to", HERE,
         {"subjects": [], "mirror": {"name": "ROWS"}}),
     Case("bs", "OptionError", "option stream: <N> is sealed and takes no more messages", HERE, {"sealed": True}),

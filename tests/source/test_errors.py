@@ -26,7 +26,7 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support.calls import data_source, planned, refusal_of, sequences
+from tests.support.calls import BUCKET_ROWS, data_source, planned, refusal_of, sequences
 from tests.support.publish import Publisher
 from tests.support.queries import Run, batch, refusal, start, streaming
 from tests.support.streams import Stream
@@ -61,6 +61,7 @@ def server() -> Iterator[Server]:
         orders.fill(20)
         orders.purge(seq=11)
         Stream(running.url, "QUEUE", ann, retention="workqueue").fill(3)
+        Stream(running.url, "KV_prices", ann, subjects=["$KV.prices.>"])
         with Publisher(running.url, user="bob", **{"pass": PASSWORD}) as bob:
             Stream(running.url, "BOBS", bob).fill(3)
         yield Server(running.url, {"user": "ann", "password": PASSWORD})
@@ -100,6 +101,7 @@ SERVER: list[tuple[str, str, Options, str]] = [
     ("bs", "ConnectionFailed", {**NOWHERE, "servers": "nats://127.0.0.1:1"},
         rf"{NO_SERVER} nats://127.0.0.1:1 {SOON}: .*"),
     ("bs", "StreamNotFound", {"stream": "ORDERS,NONE"}, rf"cannot read stream NONE {NOT_FOUND}"),
+    ("bs", "StreamNotFound", {"stream": "ORDRES"}, rf"cannot read stream ORDRES {NOT_FOUND}; did you mean ORDERS"),
     # A stream of another account.
     ("bs", "StreamNotFound", {"stream": "BOBS"}, rf"cannot read stream BOBS {NOT_FOUND}"),
     ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 22}'}, f"{BEGINS} ORDERS at sequence 22, but its {LAST}"),
@@ -139,6 +141,12 @@ def test_wrong_options(caplog: pytest.LogCaptureFixture, modes: str, options: Op
         kind, said = refuse(caplog, mode, {"servers": "nats://127.0.0.1:1", "stream": "S", **options})
         assert kind == "OptionError"
         assert re.fullmatch(sentence, said), said
+
+
+def test_the_bucket_that_was_meant(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    found = refuse(caplog, "b", {"servers": server.url, "bucket": "prizes", **server.login}, BUCKET_ROWS)
+    said = "there is no Key-Value bucket prizes (option bucket): no stream KV_prizes; did you mean prices"
+    assert found == ("OptionError", said)
 
 
 @pytest.mark.parametrize(("modes", "kind", "options", "sentence"), SERVER, ids=lambda value: str(value)[:50])
