@@ -17,14 +17,13 @@ from spark_jetstream.client import pool
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied, ServerBusy, StreamNotFound
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, PublishSubject, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
 from spark_jetstream.protocol.units import Timestamp, shown
-from spark_jetstream.streams.lookup import nearest_stream
 
 Body = Mapping[str, Any] | bytes | None
 M = TypeVar("M", bound=Model)
@@ -96,9 +95,6 @@ class Api:
         while True:
             try:
                 return ask(full, sent, context=context)
-            except StreamNotFound as error:
-                hint = nearest_stream(self.connect, [names.get("stream", "")])
-                raise jsapi.reworded(error, f"{error}{hint}") from None
             except ServerBusy:
                 backoff.pause(deadline)
                 if deadline.expired:

@@ -35,6 +35,7 @@ from spark_jetstream.admin.models.streams import (
 from spark_jetstream.admin.restore import Restored, restore
 from spark_jetstream.errors import InsufficientResources, OptionError, PermissionDenied, StreamExists, StreamNotFound
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.streams.lookup import nearest_stream
 
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
 
@@ -75,7 +76,11 @@ class Streams:
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
         """Return configuration and state; with ``deleted`` the missing sequences too. Raises `StreamNotFound`."""
         request = {"deleted_details": True} if deleted else None
-        return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=f"look at stream {name}", stream=name)
+        context = f"look at stream {name}"
+        try:
+            return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name)
+        except StreamNotFound as error:
+            raise jsapi.reworded(error, f"{error}{nearest_stream(self._api.connect, [name])}") from None
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
         """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request.

@@ -145,10 +145,10 @@ class Examination:
         try:
             before = time.time_ns()
             self._info = info = admin.streams.load(name)
-        except StreamNotFound:
+        except StreamNotFound as error:
             other = "in which domain is it (option domain)? " if "domain" not in admin.options.given() else ""
             advice = f"{other}is the name right? make it, or let option ensureStream make it"
-            yield failed("stream", f"there is no stream {name} in this account", advice)
+            yield failed("stream", str(error), advice)
             return
         except PermissionDenied as error:
             yield unknown("stream", str(error), "see the permissions below")
