@@ -186,10 +186,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: one partition for each sequence range, or for each part of a bucket as it is now."""
-        if self.options.table:
-            parts = self._table()
-        else:
-            parts = self._existing(lambda: self.open_planner().batch_ranges())
+        parts = self._table() if self.options.table else self._existing(lambda: self.open_planner().batch_ranges())
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
