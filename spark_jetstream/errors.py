@@ -246,7 +246,7 @@ class RowRefused(JetStreamError):
 
 
 class DeliveryError(JetStreamError):
-    """What option ``delivery`` promises cannot be kept with this stream, or another attempt has taken over."""
+    """What option ``delivery`` promises cannot be kept: by the stream, against another attempt, or with other rows."""
 
 
 class BackupError(JetStreamError):

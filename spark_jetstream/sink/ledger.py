@@ -6,6 +6,9 @@ for a batch write. Its value is JSON::
     {"version": 1, "batch": 12, "attempt": "<random>", "lease": 2.0, "done": false,
      "streams": {"ORDERS": {"created": "<time>", "next": 1001}}, "report": null}
 
+`report` is a `TaskReport` once the task is done. `<query id>.batch` is an entry of the same form for the last batch
+whose tasks are all done; its report is `{"tasks": 4}`.
+
 docs/delivery.md ("How `exactly-once` outlives it") and docs/architecture.md ("Exactly once") have the rules. An attempt
 owns the entry as long as the entry has its name. It reads the entry at least once in half a lease, and sends nothing
 when it has not seen its name for a lease.
@@ -13,39 +16,34 @@ when it has not seen its name for a lease.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.buckets.kv import EXPECTED, WRONG_REVISION, stream_name
-from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import ApiError, DeliveryError, OutageError, ServerBusy, StreamNotFound
+from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
+from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
 from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.streams.lookup import last_message, next_message, streams_of
+from spark_jetstream.streams.lookup import next_message, streams_of
 from spark_jetstream.streams.pull import PullSettings, read_range
+
+__all__ = ["BUCKET", "STREAM", "Ledger", "bucket_config", "note_batch", "refuse_unfit"]
 
 log = logging.getLogger(__name__)
 
-BUCKET = LEDGER_BUCKET
-STREAM = stream_name(BUCKET)
-_VERSION = 1
 _LEASE = 2.0  # seconds
 _STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 _TRIES = 20
@@ -53,54 +51,24 @@ _TRIES = 20
 _Places = dict[bytes, tuple[str, int]]  # stream and sequence by message id
 
 
-@dataclass
-class _TaskEntry:
-    batch: int
-    attempt: str
-    lease: float
-    done: bool = False
-    streams: dict[str, dict[str, Any]] = field(default_factory=dict)
-    report: dict[str, Any] | None = None
-
-    def to_json(self) -> bytes:
-        return json.dumps({"version": _VERSION, **vars(self)}).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> _TaskEntry:
-        try:
-            content = json.loads(data)
-            if content.pop("version") != _VERSION:
-                raise DeliveryError(
-                    f"ledger entry {key} was written by a newer release of spark-jetstream: use that one"
-                )
-            entry = cls(**content)
-            entry.streams = {
-                name: {"created": str(at["created"]), "next": int(at["next"])} for name, at in entry.streams.items()
-            }
-            entry.batch, entry.lease = int(entry.batch), float(entry.lease)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise DeliveryError(f"ledger entry {key} of bucket {BUCKET} cannot be read: {data[:200]!r}") from None
-        return entry
-
-
 class Ledger:
     """The entry of one task, seen by one attempt.
 
-    `stored` maps the message ids that earlier attempts have stored to stream and sequence. Methods raise
-    `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
+    `stored` maps the message ids that earlier attempts have stored to stream and sequence. `unseen` are those of them
+    that this task made for its rows, except dead letters; the caller takes away the ids of the rows that it gets.
+    Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
     """
 
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
         self.stored: _Places = {}
+        self.unseen: set[bytes] = set()
         self._patience = options.connection.retry_timeout
         self._requests = Requests(connect, self._patience)
         self._task = task
         self._prefix = f"{task.prefix}.".encode()
-        self._key = f"{task.write}.{task.partition}"
-        self._subject = f"$KV.{BUCKET}.{self._key}"
+        self._slot = Slot(self._requests, f"{task.write}.{task.partition}", task.expires)
         self._attempt = secrets.token_hex(8)
-        self._entry = _TaskEntry(task.batch, self._attempt, _LEASE)
-        self._revision = 0
+        self._entry = TaskEntry(task.batch, self._attempt, _LEASE)
         self._seen = 0.0
         self._window = float("inf")
         self._own_ids = False
@@ -112,15 +80,14 @@ class Ledger:
         """Take the task over; return its report if it is done. `own_ids`: rows may have ids of the user's."""
         self._own_ids = own_ids
         for _ in range(_TRIES):
-            entry, self._revision = self._read()
-            mine = _TaskEntry(self._entry.batch, self._attempt, self._entry.lease)
-            if entry is not None and entry.batch > mine.batch:
-                raise DeliveryError(
-                    f"batch {mine.batch} of this query is written again, but batch {entry.batch} was begun already: is "
-                    "the query running twice, or from an older copy of its checkpoint?"
-                )
-            taken = entry if entry is not None and entry.batch == mine.batch else None
-            if taken is not None:
+            entry, self._slot.revision = self._slot.read()
+            mine = TaskEntry(self._entry.batch, self._attempt, self._entry.lease)
+            taken = _of_batch(entry, self._task)
+            if taken is None:
+                finished = _of_batch(_batch_slot(self._requests, self._task).read()[0], self._task)
+                if finished is not None:
+                    raise self._other_rows("all tasks of the batch were done, and this partition was none of them")
+            else:
                 if taken.done and taken.report is not None:
                     report = TaskReport.from_json(taken.report)
                     return replace(report, duplicates=report.stored)
@@ -130,7 +97,17 @@ class Ledger:
                 if taken is not None:
                     self._take_over()
                 return None
-        raise DeliveryError(f"ledger entry {self._key} of bucket {BUCKET} is fought over: is the query running twice?")
+        raise _fought_over(self._slot)
+
+    def compare(self, finished: TaskReport, rows: int, content: int) -> None:
+        """Raise `DeliveryError` if a run with so many rows, of this `MessageIds.content`, is not the one of the report.
+
+        The entries of older releases have no content: then only the number of rows is compared.
+        """
+        if rows != finished.rows:
+            raise self._other_rows(f"it was done with {finished.rows} rows, and {rows} came now")
+        if finished.content not in (None, content):
+            raise self._other_rows(f"it was done with {rows} rows, and as many came now, but not the same ones")
 
     def begin(self, subjects: pa.BinaryArray, stream: str | None) -> frozenset[bytes]:
         """Note the next sequence of `stream`, or of the streams that capture these subjects, unless it is noted.
@@ -166,14 +143,14 @@ class Ledger:
                     "retryTimeout): nothing is sent without knowing that no other attempt has taken over"
                 )
             asked = time.monotonic()
-            entry, revision = self._read()
-            if revision < self._revision:
+            entry, revision = self._slot.read()
+            if revision < self._slot.revision:
                 # A server that was just elected leader may not have applied this attempt's last write yet.
                 backoff.pause(deadline)
                 continue
             if entry is None or entry.attempt != self._attempt:
                 raise self._superseded()
-            self._seen, self._revision = asked, revision
+            self._seen, self._slot.revision = asked, revision
 
     def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> _Places:
         """Return which of these message ids are stored, and where.
@@ -187,20 +164,31 @@ class Ledger:
             return places
         for name in self._entry.streams:
             self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, places)
-        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._key, len(places), len(ids))
+        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._slot.key, len(places), len(ids))
         return places
 
     def finish(self, report: TaskReport) -> None:
-        """Note that the task is done."""
-        self._entry.done, self._entry.report = True, report.to_json()
+        """Note that the task is done. Raise `DeliveryError` if earlier attempts have stored other rows as well.
+
+        Their number is then part of the entry, so that no later run passes for the one that is done.
+        """
+        others = len(self.unseen)
+        noted = replace(report, rows=report.rows + others, stored=report.stored + others)
+        self._entry.done, self._entry.report = True, noted.to_json()
         if not self._write():
             raise self._superseded()
+        if others:
+            raise self._other_rows(
+                f"an earlier attempt has stored {others} rows that are not among the {report.rows} of this one"
+            )
 
     # Taking over
 
     def _take_over(self) -> None:
         """Wait until the earlier attempt sends nothing more, then read what it has stored."""
-        log.info("ledger entry %s: another attempt has begun this task; waiting %g s", self._key, self._entry.lease)
+        log.info(
+            "ledger entry %s: another attempt has begun this task; waiting %g s", self._slot.key, self._entry.lease
+        )
         threading.Event().wait(self._entry.lease)
         self._looked = self._taken_over = time.monotonic()
         for name in list(self._entry.streams):
@@ -213,7 +201,8 @@ class Ledger:
             self._entry.streams[name] = {"created": state.created, "next": first}
             self._scanned[name] = state.last_seq
             self._remember(state)
-        log.info("ledger entry %s: %d rows are stored already", self._key, len(self.stored))
+        self.unseen = {each for each in self.stored if each.startswith(self._prefix) and b".dead" not in each}
+        log.info("ledger entry %s: %d rows are stored already", self._slot.key, len(self.stored))
 
     def _look_again(self) -> None:
         """Look for rows that the earlier attempt had in flight, before the streams may forget their ids."""
@@ -309,61 +298,74 @@ class Ledger:
 
     # The entry
 
-    def _read(self) -> tuple[_TaskEntry | None, int]:
-        try:
-            message = self._requests.call(lambda connection: last_message(connection, STREAM, self._subject))
-        except StreamNotFound:
-            raise DeliveryError(
-                f"delivery exactly-once needs the Key-Value bucket {BUCKET}, which does not exist: it is made when a "
-                f"query starts, if the account may publish to $JS.API.STREAM.CREATE.{STREAM}"
-            ) from None
-        if message is None:
-            return None, 0
-        if b"KV-Operation:" in message.headers or not message.data:
-            return None, message.sequence
-        return _TaskEntry.from_json(message.data, self._key), message.sequence
-
     def _write(self) -> bool:
-        """Write the entry over the revision that was read last. Return false if another attempt has written since."""
-        body = self._entry.to_json()
-        guard = {EXPECTED: str(self._revision)}
-        if self._task.expires is not None:
-            guard["Nats-TTL"] = f"{self._task.expires:.0f}s"
-        context = f"write ledger entry {self._key} of bucket {BUCKET}"
-
-        def put(connection: Connection) -> int | None:
-            subject = self._subject
-            if connection.prefix != jsapi.DEFAULT_PREFIX:
-                subject = f"{connection.prefix}.{subject}"
-            try:
-                reply = jsapi.reply(connection.request(subject, body, headers=guard, context=context), context)
-            except ApiError as error:
-                if error.err_code not in WRONG_REVISION:
-                    raise
-                # The server may have stored an earlier try of this write, and its answer may be lost.
-                entry, revision = self._read()
-                if entry is not None and vars(entry) == vars(self._entry):
-                    return revision
-                if revision <= self._revision:
-                    # No other attempt has written. The earlier try is not stored yet: the server refuses a second one.
-                    raise ServerBusy(
-                        str(error), code=error.code, err_code=error.err_code, description=error.description
-                    ) from None
-                return None
-            return int(jsapi.field(reply, "seq", int, context))
-
         asked = time.monotonic()
-        revision = self._requests.call(put)
-        if revision is None:
-            return False
-        self._revision, self._seen = revision, asked
-        return True
+        written = self._slot.write(self._entry)
+        if written:
+            self._seen = asked
+        return written
+
+    def _other_rows(self, why: str) -> DeliveryError:
+        return _other_rows(self._task, f"partition {self._task.partition} of batch {self._task.batch}", why)
 
     def _superseded(self) -> DeliveryError:
         return DeliveryError(
             f"another attempt of partition {self._task.partition} of batch {self._entry.batch} has taken over; this "
             "one stores nothing more"
         )
+
+
+def note_batch(connect: Connect, options: SinkOptions, task: WriteTask, tasks: int) -> None:
+    """Note that the batch of `task`, whatever its partition, is stored by so many tasks.
+
+    Raises `DeliveryError` if another number of tasks has stored it before, and what `Requests.call` raises.
+    """
+    slot = _batch_slot(Requests(connect, options.connection.retry_timeout), task)
+    for _ in range(_TRIES):
+        entry, slot.revision = slot.read()
+        known = _of_batch(entry, task)
+        if known is not None:
+            before = (known.report or {}).get("tasks")
+            if before != tasks:
+                raise _other_rows(task, f"batch {task.batch}", f"it was done by {before} tasks, and now by {tasks}")
+            return
+        if slot.write(TaskEntry(task.batch, secrets.token_hex(8), _LEASE, True, report={"tasks": tasks})):
+            return
+    raise _fought_over(slot)
+
+
+def _batch_slot(requests: Requests, task: WriteTask) -> Slot:
+    return Slot(requests, f"{task.write}.batch", task.expires)
+
+
+def _of_batch(entry: TaskEntry | None, task: WriteTask) -> TaskEntry | None:
+    """Return the entry if it is of the task's batch, None if there is none or it is of an earlier batch."""
+    if entry is None or entry.batch < task.batch:
+        return None
+    if entry.batch > task.batch:
+        raise DeliveryError(
+            f"batch {task.batch} of this query is written again, but batch {entry.batch} was begun already: is the "
+            "query running twice, or from an older copy of its checkpoint?"
+        )
+    return entry
+
+
+def _other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:
+    if task.expires is None:
+        cause = (
+            "the batch was planned anew, because its checkpoint is older or has lost its newest files, or the query "
+            "makes other rows or partitions each time, as with rand() and uuid(). Go on with the newest checkpoint"
+        )
+    else:
+        cause = "a write that runs again must have the same rows in the same partitions. Take another writeId"
+    return DeliveryError(
+        f"{what} of {task.write} was written before with other rows ({why}): {cause}, or let it through with "
+        "deduplicated (option delivery), which loses no row but may store rows twice"
+    )
+
+
+def _fought_over(slot: Slot) -> DeliveryError:
+    return DeliveryError(f"ledger entry {slot.key} of bucket {BUCKET} is fought over: is the query running twice?")
 
 
 def refuse_unfit(state: StreamSummary) -> None:

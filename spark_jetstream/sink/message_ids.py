@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.hashing import Hashes, HashSet
+from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
 from spark_jetstream.sink.rows import Rows, piece
 
 _DIGEST = 12  # bytes: two different rows among 10**9 share one with a probability of 10**-11
@@ -41,29 +41,43 @@ class WriteTask:
 class MessageIds:
     """Makes the message ids for the rows of one task, portion by portion, in the order of the task.
 
-    `prefix` is the write and the partition. The object keeps 16 to 32 bytes for each row.
+    `prefix` is the write and the partition. The object keeps 16 to 32 bytes for each row that `ids` has got.
+
+    `content` tells the rows so far from other rows, in whatever order they came: the sum of a hash of each (of its own
+    `msg_id`, or else of subject, headers and payload), modulo 2**64.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix.encode() + b"."
+        self.content = 0
         self._seen = HashSet()
         self._repeats: dict[bytes, int] = {}
 
     def ids(self, rows: Rows, tails: pa.BinaryArray) -> pa.BinaryArray:
         """Return the ids of rows with these `encode.tails`, without nulls. A row's own `msg_id` stays as it is."""
+        made = self._made(self.add(rows, tails))
         if rows.msg_id is None:
-            return self._made(rows.subject, tails)
-        missing = pc.is_null(rows.msg_id)
-        made = self._made(rows.subject.filter(missing), tails.filter(missing))
-        return pc.replace_with_mask(rows.msg_id, missing, made) if len(made) else rows.msg_id
+            return made
+        return pc.replace_with_mask(rows.msg_id, pc.is_null(rows.msg_id), made) if len(made) else rows.msg_id
 
-    def _made(self, subject: pa.BinaryArray, tails: pa.BinaryArray) -> pa.BinaryArray:
+    def add(self, rows: Rows, tails: pa.BinaryArray) -> bytes:
+        """Add rows to `content`. Return the digests of those without a `msg_id`, one after the other."""
         # Rows with ids of their own do not count among equal ones: they may come in another order the next time.
+        subject, hashes = rows.subject, np.zeros(0, np.uint64)
+        if rows.msg_id is not None:
+            missing = pc.is_null(rows.msg_id)
+            subject, tails = subject.filter(missing), tails.filter(missing)
+            hashes = subject_hashes(rows.msg_id.drop_null())
         digests = _digests(subject, tails)
+        self.content = (self.content + int(hashes.sum()) + int(_keys(digests).sum())) % 2**64
+        return digests
+
+    def _made(self, digests: bytes) -> pa.BinaryArray:
+        count = len(digests) // _DIGEST
         text = digests.hex().encode()
         width = 2 * _DIGEST
         offsets = np.arange(0, len(text) + 1, width, dtype=np.int32)
-        plain = pa.Array.from_buffers(pa.binary(), len(subject), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+        plain = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
         ordinals = pa.array(self._ordinals(digests), pa.binary())
         return pc.binary_join_element_wise(piece(self.prefix), plain, ordinals, piece(b""))
 
@@ -73,8 +87,8 @@ class MessageIds:
         Two different rows that share 64 bits of their hashes still have different ids. It then depends on their order
         which of the two has no number.
         """
-        count = len(digests) // _DIGEST
-        keys: Hashes = np.ndarray((count,), "<u8", digests, 0, (_DIGEST,)).copy()
+        keys = _keys(digests).copy()
+        count = len(keys)
         keys[keys == 0] = 1  # the set takes 0 for 1, too
         suffixes = [b""] * count
         order = np.argsort(keys, kind="stable")
@@ -89,6 +103,12 @@ class MessageIds:
             number = self._repeats[digest] = self._repeats.get(digest, 0) + 1
             suffixes[index] = b".%d" % number
         return suffixes
+
+
+def _keys(digests: bytes) -> Hashes:
+    """Return the first 64 bits of each digest."""
+    keys: Hashes = np.ndarray((len(digests) // _DIGEST,), "<u8", digests, 0, (_DIGEST,))
+    return keys
 
 
 def _digests(subject: pa.BinaryArray, tails: pa.BinaryArray) -> bytes:

@@ -48,7 +48,8 @@ class TaskReport:
     The task got `rows` rows: each of them counts in `stored` or in `dead_letters`. An earlier attempt had stored
     `duplicates` of the stored ones. `streams` maps each stream to the first and the last sequence of the rows
     (inclusive; there may be messages of other publishers between them). The task wrote for `seconds`. `size` is the
-    size of the contents of objects in bytes. `lost_ttl`: a `Nats-TTL` in column headers was left out.
+    size of the contents of objects in bytes. `lost_ttl`: a `Nats-TTL` in column headers was left out. `content` is the
+    `MessageIds.content` of the rows, None where it is not known.
     """
 
     partition: int
@@ -60,6 +61,7 @@ class TaskReport:
     seconds: float = 0.0
     size: int = 0
     lost_ttl: bool = False
+    content: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON, for the ledger."""
@@ -67,6 +69,7 @@ class TaskReport:
             **{name: getattr(self, name) for name in _COUNTS},
             "streams": {name: list(ends) for name, ends in self.streams.items()},
             "seconds": round(self.seconds, 3),
+            "content": None if self.content is None else f"{self.content:016x}",
         }
 
     @classmethod
@@ -75,7 +78,13 @@ class TaskReport:
         try:
             streams = {str(name): (int(first), int(last)) for name, (first, last) in content["streams"].items()}
             numbers: dict[str, Any] = {name: int(content[name]) for name in _COUNTS}
-            return cls(**numbers, streams=streams, seconds=float(content["seconds"]))
+            hashed = content.get("content")
+            return cls(
+                **numbers,
+                streams=streams,
+                seconds=float(content["seconds"]),
+                content=None if hashed is None else int(hashed, 16),
+            )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ProtocolError("the ledger holds a report that cannot be read") from None
 

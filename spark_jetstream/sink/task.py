@@ -63,8 +63,12 @@ def write_task(
         ledger = Ledger(connect, options, task)
         finished = ledger.open(own_ids="msg_id" in columns.names)
         if finished is not None:
-            for _ in batches:
-                continue
+            ids, count = MessageIds(task.prefix), 0
+            for part in (part for batch in batches for part in portions(batch, columns, _PORTION_ROWS)):
+                rows = rows_of(part, columns, 1)
+                ids.add(rows, tails(rows))
+                count += len(rows)
+            ledger.compare(finished, count, ids.content)
             return finished
     writer = TaskWriter(connect, options, task, Target(options.stream, options.connection.domain), ledger)
     report = writer.run(batches, _SubjectStrategy(writer, columns), begun)
@@ -116,11 +120,15 @@ class TaskWriter:
             streams=dict(totals.streams),
             seconds=time.monotonic() - begun,
             lost_ttl=self.lost_ttl,
+            content=None if self.message_ids is None else self.message_ids.content,
         )
 
     def _write(self, rows: Rows) -> None:
         self._count += len(rows)
         if rows.faults:
+            if self.message_ids is not None:
+                faulty = rows.take(np.array(sorted(rows.faults), np.int64))
+                self.message_ids.add(faulty, tails(faulty))
             self.dispose([RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())])
             rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
         ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows, tails(rows))
@@ -162,6 +170,8 @@ class TaskWriter:
         ledger = self._ledger
         if ledger is None or ids is None:
             return rows, ids
+        if ledger.unseen:
+            ledger.unseen.difference_update(ids.to_pylist())
         lost = ledger.begin(rows.subject, stream)
         if lost:
             captured = np.array([subject not in lost for subject in rows.subject.to_pylist()])

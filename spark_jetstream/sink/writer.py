@@ -25,6 +25,7 @@ from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import COLUMNS
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
+from spark_jetstream.sink.ledger import note_batch
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
@@ -109,14 +110,18 @@ class _Sink:
         if context is None:
             raise JetStreamError("rows are written by Spark's tasks, and there is none here")
         if not self.streaming:
-            kept = _REMEMBERED if self.options.write_id else _FORGOTTEN
-            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), kept), ""
+            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), self._kept), ""
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise JetStreamError("Spark does not say which query and batch the rows belong to")
         run = context.getLocalProperty("spark.jobGroup.id") or query  # the job group is named by the run's id
         return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId()), run
+
+    @property
+    def _kept(self) -> float | None:
+        """Seconds for which the ledger remembers the write, None for good."""
+        return None if self.streaming else _REMEMBERED if self.options.write_id else _FORGOTTEN
 
     def write(self, iterator: Iterator[Any]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
@@ -128,8 +133,13 @@ class _Sink:
         return Committed(report, task.write, run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Log what is stored: every row was stored when its task ended. Spark gives a `batchId` for streams alone."""
+        """Log what is stored: every row was stored when its task ended. Spark gives a `batchId` for streams alone.
+
+        With delivery exactly-once the ledger notes first how many tasks there were, if the batch can be run again.
+        """
         tasks = [message for message in messages if isinstance(message, Committed)]
+        if tasks and self.options.delivery == "exactly-once" and (self.streaming or self.options.write_id):
+            note_batch(self._connect, self.options, WriteTask(tasks[0].write, batchId, 0, self._kept), len(tasks))
         report = BatchReport(task.report for task in tasks)
         _driver_log().info("jetstream sink, %s: %s", self._name(tasks, batchId), report)
         if report.lost_ttl and (not self.streaming or first_time(f"ttl of run {tasks[0].run}")):

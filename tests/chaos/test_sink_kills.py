@@ -197,7 +197,7 @@ def check_streams(job: Job, url: str) -> None:
 
 
 def answers(chance: random.Random, ledger: int | None) -> dict[str, int]:
-    """How many answers each stream may give before one is lost; a batch has 300, and three from the ledger."""
+    """How many answers each stream may give before one is lost; a batch has 300, and four from the ledger."""
     passing = {stream: chance.randrange(2 * BATCH) for stream in STREAMS.values()}
     if ledger is not None:
         # There exactly-once stands still, and its stream loses none.

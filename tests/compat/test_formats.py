@@ -70,6 +70,23 @@ def test_tasks_go_on_from_a_stored_ledger(server: NatsServer) -> None:
     ]
 
 
+def test_tasks_that_a_stored_ledger_has_as_done(server: NatsServer) -> None:
+    """One of its entries is of a release that noted no content of the rows."""
+    before, after = (read_json("ledger.json")[when] for when in ("before", "after"))
+    rows = before["rows"] + after["rows"]
+    with Publisher(server.url) as publisher:
+        formats.put_ledger(publisher, server.url, {**before, "rows": rows, "entries": formats.filled(after["entries"])})
+        reports = [formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()]
+        found = formats.comparable(formats.on_server(publisher))
+    assert [(each.rows, each.stored, each.duplicates, each.dead_letters) for each in reports] == [
+        (6, 6, 6, 0),
+        (18, 16, 16, 2),
+        (12, 12, 12, 0),
+    ]
+    assert found["rows"] == rows
+    assert ["content" in each["data"] for each in found["entries"]] == [False, True, True]
+
+
 @pytest.mark.full
 def test_names_on_the_server(spark: SparkSession, server: NatsServer) -> None:
     found, stored = formats.names(spark, server.url), read_json("names.json")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import ledger, preflight
-from spark_jetstream.sink.ledger import BUCKET, STREAM
+from spark_jetstream.sink.ledger import BUCKET, STREAM, note_batch
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
@@ -27,7 +28,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import consumers, create, options, wait_until
-from tests.support.sinking import Died, Sink, batch, die, forget, numbers, payload, rows, stored
+from tests.support.sinking import Died, Sink, batch, die, forget, numbers, payload, rows, seen_in, stored
 from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
@@ -328,6 +329,120 @@ class TestTakingOver:
         with pytest.raises(DeliveryError, match="stream S has removed messages from sequence 1 to 5 since partition 0"):
             sink.write([rows("s.a", 0, 30)])
         assert numbers(server.url, "S") == [5, 6, 7, 8, 9]
+
+
+class TestOtherRows:
+    """A batch that comes again with other rows: none is lost in silence, and none that could be there is stored."""
+
+    COLUMNS: ClassVar[dict[str, list[Any]]] = {
+        "data": [b"0", b"1", b"1", b"3", b"4"],
+        "subject": ["s.a", "s.a", "s.a", "no good", "s.a"],
+        "msg_id": [None, None, None, None, "mine"],
+    }
+    SAME = range(5)
+
+    @pytest.mark.parametrize(
+        ("picked", "changed", "said"),
+        [
+            ([4, 2, 3, 1, 0], {}, ""),
+            ([*SAME, 1], {}, r"it was done with 5 rows, and 6 came now"),
+            ([0, 1, 3, 4], {}, r"it was done with 5 rows, and 4 came now"),
+            ([], {}, r"it was done with 5 rows, and 0 came now"),
+            ([0, 0, 1, 3, 4], {}, "not the same ones"),
+            (SAME, {"data": [b"0", b"1", b"1", b"other", b"4"]}, "not the same ones"),
+            (SAME, {"msg_id": [None, None, None, None, "yours"]}, "not the same ones"),
+            (SAME, {"subject": ["s.b", "s.a", "s.a", "no good", "s.a"]}, "not the same ones"),
+            (SAME, {"data": [b"0", b"1", b"1", b"3", b"the id counts, not this"]}, ""),
+        ],
+        ids=["order", "more", "fewer", "none", "more equal ones", "dead letter", "own id", "subject", "behind an id"],
+    )
+    def test_of_a_task_that_is_done(
+        self, admin: Publisher, picked: Sequence[int], changed: dict[str, list[Any]], said: str, s: Stream
+    ) -> None:
+        sink = exactly(s.url, deadLetterSubject="s.dead")
+        sink.write([batch(**self.COLUMNS)])
+        before, noted = seen_in(admin, "S"), entry(admin)
+        forget(admin, s.name, s.subject)
+        columns = self.COLUMNS | changed
+        again = [batch(**{name: [values[row] for row in picked] for name, values in columns.items()})]
+        if said:
+            with pytest.raises(DeliveryError, match=f"partition 0 of batch 1 of q was written before .*{said}"):
+                sink.write(again)
+        else:
+            assert sink.write(again).duplicates == 4
+        assert seen_in(admin, "S") == before
+        assert entry(admin) == noted
+
+    def test_of_an_entry_of_an_older_release(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+        sink.write([rows("s.a", 0, 10)])
+        old = entry(admin)
+        del old["report"]["content"]
+        admin.publish([Message(f"$KV.{BUCKET}.q.0", json.dumps(old).encode())])
+        with pytest.raises(DeliveryError, match="done with 10 rows, and 11 came now"):
+            sink.write([rows("s.a", 0, 11)])
+        # All that such an entry can tell is how many there were.
+        assert sink.write([rows("s.a", 1, 10)]).duplicates == 10
+        assert numbers(s.url, "S") == list(range(10))
+
+    def test_of_a_task_that_is_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+        die(sink, s, rows("s.a", 0, 10))
+        forget(admin, s.name, s.subject)
+        said = "an earlier attempt has stored 4 rows that are not among the 11 of this one"
+        with pytest.raises(DeliveryError, match=said):
+            sink.write([rows("s.a", 4, 11)])
+        # It is too late to store nothing, but not to say so each time, and once is enough.
+        for first, count in ((4, 11), (0, 15), (3, 15)):
+            with pytest.raises(DeliveryError, match=f"15 rows, and {'as many' if count == 15 else count} came now"):
+                sink.write([rows("s.a", first, count)])
+        assert numbers(s.url, "S") == list(range(15))
+
+    def test_a_dead_letter_that_is_stored_the_next_time(self, make: MakeStream) -> None:
+        s, dead = make(max_msg_size=100), make("DEAD")
+        sink = exactly(s.url, deadLetterSubject="dead.row")
+        long = rows("s.a", 0, 1, size=100)
+
+        def first() -> Iterator[pa.RecordBatch]:
+            yield long
+            yield rows("s.a", 1, 10)
+            s.wait_for(10)
+            # What was refused is looked at when there is more to send.
+            for number in itertools.count(11):
+                yield rows("s.a", number, 1)
+                if dead.state()["messages"]:
+                    raise Died
+
+        with pytest.raises(Died):
+            sink.write(first())
+        more = max(numbers(s.url, "S"))
+        s.update(max_msg_size=1000)
+        assert sink.write([long, rows("s.a", 1, more)]).stored == more + 1
+
+    def test_in_other_partitions(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+        query = functools.partial(note_batch, sink.connect, sink.options)
+        for partition in range(2):
+            sink.write([rows("s.a", 10 * partition, 10)], WriteTask("q", 7, partition))
+        for _ in range(2):
+            query(WriteTask("q", 7, 0), 2)
+        found = json.loads(base64.b64decode(message(admin, "q.batch")["data"]))
+        assert (found["batch"], found["done"], found["report"]) == (7, True, {"tasks": 2})
+        with pytest.raises(DeliveryError, match=r"partition 2 of batch 7 of q .* and this partition was none of them"):
+            sink.write([rows("s.a", 20, 10)], WriteTask("q", 7, 2))
+        with pytest.raises(DeliveryError, match=r"batch 7 of q .*\(it was done by 2 tasks, and now by 1\)"):
+            query(WriteTask("q", 7, 0), 1)
+        for older in (
+            lambda: sink.write([rows("s.a", 20, 10)], WriteTask("q", 6, 2)),
+            lambda: query(WriteTask("q", 6, 0), 2),
+        ):
+            with pytest.raises(DeliveryError, match="batch 6 of this query is written again, but batch 7 was begun"):
+                older()
+        assert numbers(s.url, "S") == list(range(20))
+        assert sink.write([rows("s.a", 20, 10)], WriteTask("q", 8, 2)).stored == 10
+        query(WriteTask("q", 8, 0), 3)
+        # The same of a batch write, which has another way on.
+        query(WriteTask("w-load", 0, 0, 3600.0), 1)
+        assert "Nats-TTL: 3600s\r\n" in base64.b64decode(message(admin, "w-load.batch")["hdrs"]).decode()
+        with pytest.raises(DeliveryError, match=r"of w-load was written before .* Take another writeId, or let it"):
+            sink.write([rows("s.a", 0, 1)], WriteTask("w-load", 0, 1, 3600.0))
 
 
 class TestFence:

@@ -9,6 +9,7 @@ import datetime
 import json
 import logging
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,39 @@ def test_a_stream_says_what_it_has_stored_and_stores_nothing_twice(
     spark_log.wait_for(report(1, 4, 4, 5, ", 4 were stored already"))
     assert [message.data for message in seen(one)] == [f"{source.name} a {n}".encode() for n in range(2, 11, 2)]
     assert [message.data for message in seen(two)] == [f"{source.name} a {n}".encode() for n in range(1, 10, 2)]
+
+
+def test_an_older_checkpoint_loses_no_row_and_stores_none_twice(
+    spark: SparkSession, stream: MakeStream, tmp_path: Path
+) -> None:
+    """The last batch is planned anew and holds more rows, in other tasks: some of before, and one that is new."""
+    source, target = stream(), stream(duplicate_window=200_000_000)
+    checkpoint, newer = tmp_path / "checkpoint", tmp_path / "newer"
+    frame = streaming(spark, source.url, source.name, "data binary", maxMessagesPerPartition=5)
+
+    def run() -> None:
+        options = {"subject": f"{target.subject}.x", "delivery": "exactly-once"}
+        write_stream(frame, target, checkpoint, **options)
+
+    for _ in range(2):
+        source.fill(10)
+        run()
+    before = [message.data for message in seen(target)]
+    forget(target.publisher, target.name, target.subject)
+    shutil.copytree(checkpoint, newer)
+    for log in ("offsets", "commits"):
+        for name in ("1", ".1.crc"):
+            (checkpoint / log / name).unlink(missing_ok=True)
+    source.fill(2)
+    with pytest.raises(StreamingQueryException, match=r"partition \d of batch 1 of \w+ was written before with other"):
+        run()
+    assert [message.data for message in seen(target)] == before
+    # The way that the error names.
+    shutil.rmtree(checkpoint)
+    newer.rename(checkpoint)
+    run()
+    assert sorted(message.data for message in seen(target)) == sorted(message.data for message in seen(source))
+    assert len(before) == 20
 
 
 @pytest.mark.full
