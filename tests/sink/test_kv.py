@@ -351,6 +351,7 @@ def assert_in_order(bucket: Stream, count: int, keys: int, once: bool) -> None:
         assert (mine if once else sorted(set(mine))) == wanted
 
 
+@pytest.mark.usefixtures("never_late")
 @pytest.mark.parametrize(
     ("delivery", "what"), [("at-least-once", "lost"), ("deduplicated", "lost"), ("at-least-once", "503")]
 )
@@ -367,7 +368,7 @@ def test_order_when_answers_are_missing(proxy: WireProxy, bucket: Stream, delive
         return b"" if what == "lost" else answer(frame, b"", b"NATS/1.0 503\r\n\r\n")
 
     proxy.drop(trouble)
-    sink = sink_of(bucket, proxy.url, delivery=delivery, ackTimeout="100ms", maxRetries=20)
+    sink = sink_of(bucket, proxy.url, delivery=delivery, ackTimeout="10m", maxRetries=20)
     report = sink.write(numbered(first, 400, 150) for first in range(0, 2000, 400))
     proxy.drop(None)
     assert done == 12
@@ -419,10 +420,11 @@ def test_order_when_the_wire_stalls(proxy: WireProxy, bucket: Stream) -> None:
         proxy.wait(lambda: proxy.connections > known)
         proxy.unstall()
 
-    assert sink_of(bucket, proxy.url, ackTimeout="200ms").write(batches()).stored == 1000
+    assert sink_of(bucket, proxy.url, ackTimeout="1s").write(batches()).stored == 1000
     assert_in_order(bucket, 1000, 100, once=True)
 
 
+@pytest.mark.usefixtures("never_late")
 def test_a_key_that_is_created_over_a_marker_is_waited_for(proxy: WireProxy, bucket: Stream) -> None:
     bucket.send(Message(f"$KV.{name_of(bucket)}.a", b"", [("KV-Operation", "DEL")]))
 
@@ -439,7 +441,7 @@ def test_a_key_that_is_created_over_a_marker_is_waited_for(proxy: WireProxy, buc
         yield batch(key=["a"], value=[b"later"], expected_revision=[None])
 
     proxy.drop(lose)
-    report = sink_of(bucket, proxy.url, ackTimeout="300ms", maxInFlight=2).write(
+    report = sink_of(bucket, proxy.url, ackTimeout="10m", maxInFlight=2).write(
         batches(), names=["key", "value", "expected_revision"]
     )
     proxy.drop(None)
@@ -539,11 +541,12 @@ def test_an_earlier_row_of_the_task_is_no_excuse(bucket: Stream) -> None:
     assert table(bucket) == {"a": b"1"}
 
 
+@pytest.mark.usefixtures("never_late")
 @pytest.mark.parametrize("delivery", LEVELS)
 def test_a_created_key_whose_answer_was_lost(proxy: WireProxy, bucket: Stream, delivery: str) -> None:
     bucket.send(Message(f"$KV.{name_of(bucket)}.a", b"", [("KV-Operation", "DEL")]))
     proxy.drop_frames(b'"seq":2')
-    sink = sink_of(bucket, proxy.url, delivery=delivery, ackTimeout="200ms")
+    sink = sink_of(bucket, proxy.url, delivery=delivery, ackTimeout="10m")
     report = sink.write([batch(key=["a"], value=[b"x"], expected_revision=[0])])
     assert (report.stored, report.duplicates, proxy.dropped) == (1, 1, 1)
     assert history(bucket, "a") == [("a", b"", "DEL"), ("a", b"x", "PUT")]

@@ -31,6 +31,9 @@ from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
+never_late = pytest.mark.usefixtures("never_late")
+NEVER = "10m"
+
 IDS = ["deduplicated", "exactly-once"]
 LEVELS = ["at-least-once", *IDS]
 LEDGER = bucket_config(1)
@@ -263,14 +266,16 @@ class TestCut:
 
 
 class TestSilence:
+    @never_late
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_of_some_answers_is_made_good(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 5)
-        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms", stream=target.name)
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER, stream=target.name)
         report = sink.write([rows(f"{target.subject}.a", 0, 3000)])
         assert (report.stored, report.duplicates) == (3000, 5 if delivery in IDS else 0)
         assert_stored(target.url, target.name, 3000, once=delivery in IDS)
 
+    @never_late
     def test_answers_after_it_count_once(self, proxy: WireProxy, target: Stream) -> None:
         held: list[bytes] = []
 
@@ -282,9 +287,7 @@ class TestSilence:
             return b"" if len(held) <= 10 else frame + held[len(held) - 11]
 
         proxy.drop(late)
-        report = Sink(proxy.url, ackTimeout="200ms", delivery="at-least-once").write(
-            [rows(f"{target.subject}.a", 0, 10)]
-        )
+        report = Sink(proxy.url, ackTimeout=NEVER, delivery="at-least-once").write([rows(f"{target.subject}.a", 0, 10)])
         assert len(held) == 20
         assert (report.stored, report.duplicates) == (10, 0)
         assert report.streams[target.name][1] == 20
@@ -461,10 +464,11 @@ class TestSharedReply:
             assert set(found) == {*range(2000)} - {1500}
             assert len(found) <= 1999 + 200 * 3
 
+    @never_late
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_a_lost_answer(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         proxy.drop_frames(b'"seq":1500', 1)
-        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms", **self.FEW)
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER, **self.FEW)
         report = sink.write([rows(f"{target.subject}.a", 0, 2000)])
         assert (report.stored, report.duplicates) == (2000, 1 if delivery in IDS else 0)
         assert_stored(target.url, target.name, 2000, once=delivery in IDS)
@@ -482,6 +486,7 @@ class TestSharedReply:
         found = sorted(numbers(target.url, target.name) + numbers(other.url, other.name))
         assert found == list(range(2000))
 
+    @never_late
     @pytest.mark.parametrize("delivery", LEVELS)
     def test_two_answers_to_some_rows_prove_nothing(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         """A server between two domains lets streams of both store a row, and both answer."""
@@ -493,7 +498,7 @@ class TestSharedReply:
             return b"" if lost in frame else frame
 
         proxy.drop(twice)
-        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms", **self.FEW)
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER, **self.FEW)
         report = sink.write([rows(f"{target.subject}.a", 0, 2000)])
         assert report.stored == 2000
         assert len(re.findall(rb"row 1499\b", proxy.client_bytes)) == 2
@@ -534,9 +539,11 @@ class TestExpectedSequence:
     @pytest.mark.parametrize("lost", ["answers", "connection"])
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_rows_that_were_stored_are_known_again(
-        self, proxy: WireProxy, target: Stream, delivery: str, lost: str
+        self, proxy: WireProxy, target: Stream, delivery: str, lost: str, request: pytest.FixtureRequest
     ) -> None:
         """The second try is refused for the first one's sake; each row of the chain follows the one before it."""
+        if lost == "answers":
+            request.getfixturevalue("never_late")
         chain = batch(
             data=[payload(number) for number in range(20)],
             subject=[f"{target.subject}.a"] * 20,
@@ -551,11 +558,12 @@ class TestExpectedSequence:
             if lost == "connection":
                 proxy.cut()
 
-        report = Sink(proxy.url, delivery=delivery, ackTimeout="300ms").write(batches(), names=EXPECTED)
+        report = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER).write(batches(), names=EXPECTED)
         assert (report.rows, report.stored, report.duplicates) == (20, 20, 20)
         assert report.streams == {target.name: (1, 20)}
         assert numbers(target.url, target.name) == list(range(20))
 
+    @never_late
     @pytest.mark.parametrize("repeat", [False, True], ids=["first try", "second try"])
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     @pytest.mark.parametrize("theirs", [b"other", b"row 0"])
@@ -566,7 +574,7 @@ class TestExpectedSequence:
         row = batch(data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0])
         if repeat:
             proxy.drop_frames(b"wrong last sequence")
-        sink = Sink(proxy.url, delivery=delivery, ackTimeout="300ms")
+        sink = Sink(proxy.url, delivery=delivery, ackTimeout=NEVER)
         with pytest.raises(RowRefused, match=r"wrong last sequence: 1 \(error 10071\)") as raised:
             sink.write([row])
         assert (raised.value.err_code, counted(raised.value)) == (10071, 0)
