@@ -1,4 +1,4 @@
-"""Deadlines and pauses, on the real clock where they must be."""
+"""Deadlines and pauses."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import pytest
 
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.errors import ConnectionFailed, OutageError, RequestTimeout
-from tests.support.client import lasting
 
 
-def test_a_deadline() -> None:
+def test_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     far, gone = Deadline(60), Deadline(0)
-    assert not far.expired
-    assert 50 < far.left <= far.seconds == 60
-    assert (far.within(5), far.within(100) <= 60) == (5, True)
-    assert gone.expired
-    assert (gone.left, gone.within(5)) == (0, 0)
+    assert (far.expired, far.left, far.seconds, far.within(5), far.within(100)) == (False, 60, 60, 5, 60)
+    assert (gone.expired, gone.left, gone.within(5)) == (True, 0, 0)
+    monkeypatch.setattr(time, "monotonic", lambda: 1059.0)
+    assert (far.expired, far.left, far.within(5)) == (False, 1, 1)
+    monkeypatch.setattr(time, "monotonic", lambda: 1060.0)
+    assert (far.expired, far.left) == (True, 0)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +37,15 @@ def test_pauses_grow_and_begin_anew(backoff: Backoff, pauses: list[float]) -> No
         backoff.reset()
 
 
-def test_a_pause_lasts_as_long_as_it_says_and_ends_with_the_deadline() -> None:
+def test_a_pause_lasts_as_long_as_it_says_and_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     backoff = Backoff(0.1, 30.0)
-    with lasting(10, 0.1):
-        backoff.pause()
-    long, deadline = Backoff(30.0, 30.0), Deadline(0.1)
-    with lasting(10):
-        long.pause(deadline)
-    assert deadline.expired
+    backoff.pause()
+    backoff.pause(Deadline(30))
+    backoff.pause(Deadline(0.3))
+    assert pauses == pytest.approx([0.1, 0.2, 0.3])
 
 
 def test_an_outage_ends_when_its_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
