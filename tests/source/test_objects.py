@@ -10,7 +10,6 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -313,15 +312,22 @@ def test_objects_that_are_replaced_while_they_are_listed(bucket: Bucket, direct:
         return [frame for name in sorted(names) for frame in bucket.frames(name, name.encode())]
 
     bucket.publisher.publish(versions())
-    with Publisher(bucket.url) as other, ThreadPoolExecutor() as pool:
-        writing = pool.submit(other.publish, versions() * 4)
-        lists = 0
-        while not writing.done():
-            (group,) = bucket.plan(direct=direct)
-            assert len(group.objects) == len(names)
-            assert {stored.meta.name for stored in group.objects} == names
-            lists += 1
-        assert lists
+    replacements = 0
+
+    def replace_all(frame: bytes) -> bytes:
+        """Hold what the server says of the stream and of a consumer until each object is replaced, the first times."""
+        nonlocal replacements
+        if replacements < 4 and re.search(rb"jetstream\.api\.v1\.(stream_info|consumer_create)_response", frame):
+            replacements += 1
+            other.publish(versions())
+        return frame
+
+    with Publisher(bucket.url) as other, WireProxy(bucket.url) as proxy:
+        proxy.drop(replace_all)
+        (group,) = bucket.plan(direct=direct, connect=connecting(proxy.url))
+    assert replacements > 1
+    assert len(group.objects) == len(names)
+    assert {stored.meta.name for stored in group.objects} == names
 
 
 @pytest.mark.parametrize("position", [1, 3_000, 150_000, 333_333])
