@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -281,7 +282,7 @@ def captured(make_stream: Make) -> None:
 def test_a_lost_connection_is_a_gap_and_the_watch_goes_on(
     lose: Callable[[NatsServer], object], own: NatsServer
 ) -> None:
-    with JetStreamAdmin(servers=own.url, **QUICK) as admin, admin.events.watch("stream_action", timeout=30) as events:
+    with JetStreamAdmin(servers=own.url, **QUICK) as admin, admin.events.watch("stream_action", timeout=60) as events:
         admin.streams.create(name="A", subjects=["a"])
         created = next(events)
         lose(own)
@@ -325,21 +326,22 @@ def test_silence_is_told_from_a_server_that_hangs(
     own: NatsServer, monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ) -> None:
     """Before a watch ends because nothing came, and now and then, the server gives a sign of life."""
-    monkeypatch.setattr(watching, "_SIGN_OF_LIFE", 1.0)
-    monkeypatch.setattr(watching, "_QUIET", 0.2)
     with (
         JetStreamAdmin(servers=own.url, **QUICK) as admin,
         admin.events.watch("stream_action", timeout=timeout) as events,
     ):
         began = Timestamp.of(events._since).nanoseconds
+        monkeypatch.setattr(watching, "_SIGN_OF_LIFE", 1.0)
+        monkeypatch.setattr(watching, "_QUIET", 0.2)
         own.pause()
+        paused = time.time_ns()
         try:
             lost = next(events)
         finally:
             own.resume()
         assert isinstance(lost, Gap)
         assert "no sign of life" in lost.reason
-        assert began <= lost.since.nanoseconds < lost.timestamp.nanoseconds - 500_000_000
+        assert began <= lost.since.nanoseconds <= paused <= lost.timestamp.nanoseconds
         if timeout is not None:
             assert list(events) == []
         else:
@@ -355,7 +357,7 @@ def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
     admin: JetStreamAdmin, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription, "MOST_BYTES", 6500)
-    with admin.events.watch("ADVISORY.TEST", timeout=30) as events:
+    with admin.events.watch("ADVISORY.TEST", timeout=60) as events:
         publish_events(publisher, 20, size=900)
         # The events of the connection come in order: when this one is here, all are.
         connect(admin.options).check(5)
@@ -438,7 +440,7 @@ def test_another_thread_ends_a_watch(admin: JetStreamAdmin) -> None:
         work = pool.submit(list, events)
         assert not work.done()
         events.close()
-        assert work.result(5) == []
+        assert work.result(60) == []
 
 
 # -- where it is used --
@@ -446,7 +448,7 @@ def test_another_thread_ends_a_watch(admin: JetStreamAdmin) -> None:
 
 def test_from_several_threads(admin: JetStreamAdmin, make_stream: Make) -> None:
     """Each watch has all events, though they share a connection."""
-    watches = [admin.events.watch("stream_action", count=3, timeout=20) for _ in range(4)]
+    watches = [admin.events.watch("stream_action", count=3, timeout=60) for _ in range(4)]
 
     def read(events: Watch) -> list[str]:
         return [each.stream for each in events if isinstance(each, models.StreamAction)]
@@ -454,19 +456,19 @@ def test_from_several_threads(admin: JetStreamAdmin, make_stream: Make) -> None:
     with ThreadPoolExecutor(4) as pool:
         work = [pool.submit(read, each) for each in watches]
         names = [make_stream({}) for _ in range(3)]
-        assert [each.result(20) for each in work] == [names] * 4
+        assert [each.result(60) for each in work] == [names] * 4
 
 
 @forks
 def test_after_a_fork(admin: JetStreamAdmin) -> None:
     """A child has watches of its own; one of its parent's would hear nothing, and says so."""
-    inherited = admin.events.watch("api_audit", timeout=20)
+    inherited = admin.events.watch("api_audit", timeout=60)
 
     def work() -> list[str]:
         with pytest.raises(JetStreamError, match="begun before a fork"):
             next(inherited)
         inherited.close()
-        with admin.events.watch("api_audit", count=1, timeout=20) as events:
+        with admin.events.watch("api_audit", count=1, timeout=60) as events:
             admin.account.info()
             return [each.kind for each in events]
 
@@ -486,7 +488,7 @@ def test_a_user_who_may_not_listen(accounts: NatsServer) -> None:
         assert denied.value.subject == "$JS.EVENT.METRIC.>"
         assert gone(accounts)
         # Neither requests nor other watches of the connection suffer.
-        with admin.events.watch(metrics=False, timeout=20) as events:
+        with admin.events.watch(metrics=False, timeout=60) as events:
             admin.account.info()
             assert isinstance(next(events), models.ApiAudit)
 
@@ -498,19 +500,19 @@ def test_a_refused_watch_does_not_disturb_a_request_that_waits(accounts: NatsSer
         ThreadPoolExecutor(1) as pool,
     ):
         service.hello()
-        work = pool.submit(connect(admin.options).request, "slow", b"x", context="wait", timeout=20)
+        work = pool.submit(connect(admin.options).request, "slow", b"x", context="wait", timeout=60)
         while not (asked := service.file.readline()).startswith(b"MSG slow "):
             continue
         with pytest.raises(PermissionDenied):
             admin.events.watch(advisories=False)
         service.send(b"PUB %s 2\r\nok\r\n" % asked.split()[3])
-        assert work.result(20) == b"ok"
+        assert work.result(60) == b"ok"
 
 
 def test_events_that_another_account_exports(accounts: NatsServer) -> None:
     with as_user(accounts, "watch") as watcher, as_user(accounts, "app") as app:
         with watcher.events.watch(
-            "stream_action", stream="EXPORTED", prefix="app.events", count=1, timeout=20
+            "stream_action", stream="EXPORTED", prefix="app.events", count=1, timeout=60
         ) as events:
             app.streams.create(name="EXPORTED", subjects=["e"])
             (created,) = events
@@ -527,7 +529,7 @@ def test_without_the_replaced_parser(
     close_all()
     with (
         JetStreamAdmin(servers=nats_server.url, **QUICK) as admin,
-        admin.events.watch("stream_action", count=1, timeout=20) as events,
+        admin.events.watch("stream_action", count=1, timeout=60) as events,
     ):
         name = make_stream({})
         (created,) = events
@@ -540,7 +542,7 @@ def test_without_the_replaced_parser(
 
 def test_leaders_are_elected(nats_cluster: NatsCluster) -> None:
     with JetStreamAdmin(servers=nats_cluster.url) as admin:
-        with admin.events.watch(stream="LED", metrics=False, timeout=30) as events:
+        with admin.events.watch(stream="LED", metrics=False, timeout=60) as events:
             admin.streams.create(name="LED", subjects=["led"], num_replicas=3)
             stream = first(events, models.StreamLeaderElected)
             admin.consumers.create("LED", durable_name="c", ack_policy="explicit")
