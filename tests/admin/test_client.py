@@ -382,7 +382,7 @@ def test_an_election_is_waited_for(nats_server: NatsServer) -> None:
     answers["STREAM.INFO.T"] = busy
     with (
         administered(nats_server.url, answers) as (fake, admin),
-        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="500ms") as impatient,
+        JetStreamAdmin(servers=nats_server.url, apiPrefix=fake.prefix, requestTimeout="2s") as impatient,
     ):
         assert admin.streams.load("S").config.name == "S"
         assert fake.asked == ["STREAM.INFO.S"] * 3

@@ -388,7 +388,7 @@ def subscriptions(server: NatsServer) -> list[str]:
 
 
 def gone(server: NatsServer) -> bool:
-    return poll(lambda: not subscriptions(server) or None, 10, lambda: TimeoutError(f"{subscriptions(server)}"))
+    return poll(lambda: not subscriptions(server) or None, 60, lambda: TimeoutError(f"{subscriptions(server)}"))
 
 
 def test_each_end_of_a_watch_unsubscribes(nats_server: NatsServer, admin: JetStreamAdmin) -> None:

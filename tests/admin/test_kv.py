@@ -355,7 +355,7 @@ def test_keys_that_go_by_themselves_leave_a_mark(make: MakeKv) -> None:
     bucket.purge("p", ttl="1s")
     assert bucket.create("n", "x", ttl="never") == 4
     assert bucket.get("a").value == b"x"
-    changes = bucket.watch("a", updates_only=True, timeout=10)
+    changes = bucket.watch("a", updates_only=True, timeout=60)
     assert next(changes) is None
     gone = next(changes)
     assert gone is not None
@@ -455,7 +455,7 @@ def test_a_mirror_reads_from_itself_and_writes_to_its_origin(admin: JetStreamAdm
     assert mirror.create("b", "2") == 4
     assert mirror.update("a", "3", 1) == 5
     assert [facts(each) for each in origin.entries()] == [("b", b"2", 4, "PUT"), ("a", b"3", 5, "PUT")]
-    poll(lambda: mirror.status().values == 5 or None, 10, lambda: TimeoutError("the mirror"))
+    poll(lambda: mirror.status().values == 5 or None, 60, lambda: TimeoutError("the mirror"))
     assert [facts(each) for each in mirror.entries()] == [("b", b"2", 4, "PUT"), ("a", b"3", 5, "PUT")]
     assert list(mirror.keys("a")) == ["a"]
     assert mirror.get("a").value == b"3"
@@ -476,7 +476,7 @@ def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, 
     assert {source: [(each.src, each.dest) for each in found] for source, found in transforms.items()} == {
         f"KV_{name}{at}": [(f"$KV.{name}{at}.>", f"$KV.{name}b.>")] for at in (1, 2)
     }
-    poll(lambda: both.status().values == 2 or None, 10, lambda: TimeoutError("the sources"))
+    poll(lambda: both.status().values == 2 or None, 60, lambda: TimeoutError("the sources"))
     assert {each.key: each.value for each in both.entries()} == {"a": b"1", "b": b"2"}
     assert both.get("b").value == b"2"
     both.put("a", "own")
@@ -487,7 +487,7 @@ def test_keys_that_come_from_other_buckets(admin: JetStreamAdmin, make: MakeKv, 
         storage="memory",
     )  # fmt: skip
     plain = admin.kv.bucket(f"{name}p")
-    poll(lambda: plain.status().values == 1 or None, 10, lambda: TimeoutError("the source"))
+    poll(lambda: plain.status().values == 1 or None, 60, lambda: TimeoutError("the source"))
     assert plain.get("a").value == b"1"
     plain.put("a", "own")
     plain.put("c", "own")
@@ -538,10 +538,10 @@ def test_buckets_behind_a_domain() -> None:
             assert copy.put("c", "3") == 4
             assert copy.purge("c") == 5
             assert copy.create("c", "4") == 6
-            poll(lambda: copy.status().stream.state.last_seq == 6 or None, 10, lambda: TimeoutError("the mirror"))
+            poll(lambda: copy.status().stream.state.last_seq == 6 or None, 60, lambda: TimeoutError("the mirror"))
             assert {each.key: each.value for each in copy.entries()} == {"a": b"2", "c": b"4"}
             bucket.delete("a")
-            poll(lambda: copy.status().stream.state.last_seq == 7 or None, 10, lambda: TimeoutError("the mirror"))
+            poll(lambda: copy.status().stream.state.last_seq == 7 or None, 60, lambda: TimeoutError("the mirror"))
             # The marks are removed where they were written.
             assert copy.purge_deletes(0) == 1
             assert [each.key for each in bucket.entries(include_deletes=True)] == ["c"]

@@ -286,7 +286,7 @@ def test_watching(store: Made) -> None:
 
     assert seen(store.objects.watch(timeout=0.2)) == [("a", 1, False), ("b", 0, True), None]
     assert seen(store.objects.watch(timeout=0.2, deleted=False)) == [("a", 1, False), None]
-    changes = store.objects.watch(updates_only=True, timeout=10)
+    changes = store.objects.watch(updates_only=True, timeout=60)
     assert next(changes) is None
     store.objects.put("c", content("c", 1, 2 * CHUNK))
     assert seen(itertools.islice(changes, 1)) == [("c", 2 * CHUNK, False)]
@@ -307,7 +307,7 @@ def test_a_mirror_is_read(store: Made) -> None:
     store.admin.streams.create(name=f"OBJ_{copy}", storage="memory", mirror={"name": store.stream})
     there = store.admin.objects.bucket(copy)
     try:
-        changes = (info.name for info in there.watch(timeout=10) if info is not None)
+        changes = (info.name for info in there.watch(timeout=60) if info is not None)
         assert list(itertools.islice(changes, 2)) == ["a", "l"]
         assert (names(there.list()), there.get("a"), there.get("l")) == (["a", "l"], data, data)
         with pytest.raises(JetStreamError, match=r"is a mirror, which nobody can write to"):

@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_read(store: Made, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         putting = pool.submit(store.objects.put_file, tmp_path / "pipe", "piped")
         (tmp_path / "pipe").write_bytes(content("a", 1, 3 * CHUNK))
-        assert putting.result(20).size == 3 * CHUNK
+        assert putting.result(60).size == 3 * CHUNK
     assert store.objects.get("piped") == content("a", 1, 3 * CHUNK)
 
 
@@ -224,7 +224,7 @@ def cut_in_the_middle(proxy: WireProxy, passing: int, work: Callable[[], T]) -> 
     acks = Acks(proxy, passing)
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(work)
-        assert acks.lost.wait(20)
+        assert acks.lost.wait(60)
         acks.end()
         proxy.cut()
         return working.result(60)

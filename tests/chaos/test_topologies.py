@@ -454,7 +454,7 @@ def test_the_page_on_topologies(spark: SparkSession, tmp_path: Path) -> None:
         hub = stack.enter_context(NatsServer(config=of_hub.replace("7422", str(lease.port))))
         of_leaf = of_leaf.replace("hub.example.com:7422", f"127.0.0.1:{lease.port}")
         leaf = stack.enter_context(NatsServer(config=of_leaf, http_monitor=True))
-        poll(lambda: leaf.monitor("/leafz")["leafnodes"] or None, 10, lambda: TimeoutError("no link"))
+        poll(lambda: leaf.monitor("/leafz")["leafnodes"] or None, 60, lambda: TimeoutError("no link"))
         to_hub, to_leaf = (stack.enter_context(Publisher(server.url)) for server in (hub, leaf))
         Stream(leaf.url, "TOTALS", to_leaf)
         Stream(leaf.url, "ORDERS", to_leaf).fill(150)

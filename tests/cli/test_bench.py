@@ -125,7 +125,7 @@ def test_a_signal_leaves_nothing(nats_server: NatsServer, publisher: Publisher, 
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(20)
                 break
-        _, said = process.communicate(timeout=10)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
 
 

@@ -118,7 +118,7 @@ def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("Listening on $JS.EVENT.")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "")
 
 
@@ -131,13 +131,13 @@ def test_a_gap_is_told_and_ends_with_1(nats_server_factory: Start, no_connection
         return sum(one["out_msgs"] for one in each if "EVENT" in json.dumps(one))
 
     def disturb() -> None:
-        poll(lambda: told() or None, 20, TimeoutError)
+        poll(lambda: told() or None, 60, TimeoutError)
         before = told()
         # Once it is told of a stream, which a restart forgets, it listens: a cut before that is an error of the start.
         create(server.url, "BUSY")
-        poll(lambda: told() > before or None, 20, TimeoutError)
+        poll(lambda: told() > before or None, 60, TimeoutError)
         server.restart()
-        poll(lambda: "EVENT" in json.dumps(server.monitor("/connz?subs=1")) or None, 20, TimeoutError)
+        poll(lambda: "EVENT" in json.dumps(server.monitor("/connz?subs=1")) or None, 60, TimeoutError)
         with JetStreamAdmin(servers=server.url) as admin:
             admin.streams.create(name="BUSY", subjects=["a"])
 

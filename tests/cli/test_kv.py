@@ -106,7 +106,7 @@ def test_keys_are_removed(do: Command, run: Command, bucket: Bucket) -> None:
     assert bucket.status().values == 0
     do("kv", "create", name, "short", "x", "--ttl", "1s")
     do("kv", "purge", name, "other", "--ttl", "1s", "--force")
-    poll(lambda: list(bucket.entries()) == [] or None, 10, lambda: TimeoutError("the value's end"))
+    poll(lambda: list(bucket.entries()) == [] or None, 60, lambda: TimeoutError("the value's end"))
 
 
 def test_changes_are_watched(do: Command, run: Command, bucket: Bucket) -> None:

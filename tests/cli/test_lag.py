@@ -183,7 +183,7 @@ def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
 
 def test_watch_ends_when_the_server_goes_away(nats_server_factory: Callable[..., NatsServer]) -> None:
     server = nats_server_factory()
-    with running("lag", "--watch", "--json", "--timeout", "1s", "--server", server.url) as process:
+    with running("lag", "--watch", "--json", "--timeout", "2s", "--server", server.url) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"consumers": []}
         server.stop()
@@ -199,4 +199,4 @@ def test_watch_goes_on_until_it_is_interrupted(stream: str, publisher: Publisher
         while json.loads(process.stdout.readline())["consumers"][2]["pending"] != 7:
             continue
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130

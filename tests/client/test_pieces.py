@@ -29,7 +29,7 @@ def run(work: Callable[[PieceReader, Source], Awaitable[None]], most: int = 100)
     async def main() -> None:
         reader, source = PieceReader(most), Source()
         reader.set_transport(source)
-        await asyncio.wait_for(work(reader, source), 10)
+        await asyncio.wait_for(work(reader, source), 60)
 
     asyncio.run(main())
 

@@ -22,7 +22,7 @@ from tests.support.command import Ran, run_command, run_process, succeed
 from tests.support.publish import Publisher
 from tests.support.streams import MakeStream
 
-QUICK = ("-o", "connectTimeout=300ms")
+QUICK = ("-o", "connectTimeout=3s")
 
 
 def found(ran: Ran) -> dict[str, dict[str, str]]:

@@ -72,7 +72,7 @@ def samples(text: str) -> dict[Sample, float]:
 
 
 def scrape(listener: JetStreamListener) -> dict[Sample, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as reply:
         return samples(reply.read().decode())
 
 

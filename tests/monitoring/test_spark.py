@@ -61,7 +61,7 @@ def test_the_listener_of_a_session(
     listener = JetStreamListener(port=0, address="127.0.0.1")
 
     def scrape() -> dict[Sample, float]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as reply:
             return samples(reply.read().decode())
 
     spark.streams.addListener(listener)

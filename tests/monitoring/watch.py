@@ -43,7 +43,7 @@ def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> st
 
     def check() -> str | None:
         nonlocal said
-        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as reply:
             said = reply.read().decode()
         return said if ready(said) else None
 

@@ -175,7 +175,7 @@ def objects(account: Account) -> None:
 
 
 def hear(account: Account, of: str | None = None) -> None:
-    with admin(account).events.watch(timeout=10, count=1, stream=of) as watch:
+    with admin(account).events.watch(timeout=60, count=1, stream=of) as watch:
         full(account).consumers.create("S", durable_name="e")
         assert len(list(watch)) == 1
 

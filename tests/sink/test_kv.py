@@ -382,7 +382,7 @@ def test_order_when_rows_are_not_stored_at_first(proxy: WireProxy, bucket: Strea
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbered(0, 400, 400)
-        assert full.wait(10)
+        assert full.wait(60)
         bucket.update(max_bytes=-1)
         yield numbered(400, 800, 400)
 

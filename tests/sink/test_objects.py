@@ -87,7 +87,7 @@ class Bucket(Stream):
                 return {}
             data = {each.name: io.BytesIO() for each in found}
             for name, target in data.items():
-                await asyncio.wait_for(store.get(name, writeinto=target), 20)
+                await asyncio.wait_for(store.get(name, writeinto=target), 60)
             return {name: target.getvalue() for name, target in data.items()}
 
         found: dict[str, bytes] = self.nats(read)
@@ -375,7 +375,7 @@ def standing_still(
     acks = Acks(proxy, passing)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(bucket.write, *objects, servers=proxy.url, **{"ackTimeout": "60s", **given})
-        assert acks.lost.wait(20)
+        assert acks.lost.wait(60)
         yield
         acks.end()
         if cut:
@@ -406,7 +406,7 @@ class TestWire:
     @pytest.mark.parametrize("trouble", ["cut", "silence"])
     def test_an_answer_that_is_lost(self, bucket: Bucket, proxy: WireProxy, passing: int, trouble: str) -> None:
         bucket.write(("a", content("a", 1, 3 * CHUNK)))
-        cut, timeout = trouble == "cut", "60s" if trouble == "cut" else "500ms"
+        cut, timeout = trouble == "cut", "60s" if trouble == "cut" else "1s"
         with standing_still(bucket, proxy, passing, ("a", content("a", 2, 5 * CHUNK)), cut=cut, ackTimeout=timeout):
             pass
         assert bucket.meta("a")["chunks"] == 5
@@ -447,7 +447,7 @@ class TestWire:
 
         proxy.drop(confuse)
         data = content("a", 1, 5 * CHUNK)
-        assert bucket.write(("a", data), servers=proxy.url, ackTimeout="500ms").stored == 1
+        assert bucket.write(("a", data), servers=proxy.url, ackTimeout="1s").stored == 1
         assert refused.is_set()
         assert bucket.contents()["a"] == data
         # It was stored by the first upload: the second message in the bucket is its first chunk.
@@ -479,7 +479,7 @@ class TestWire:
             writing = pool.submit(
                 bucket.write, ("first", b"x"), *objects, servers=proxy.url, retryTimeout="1s", connectTimeout="1s"
             )
-            assert acks.lost.wait(20)
+            assert acks.lost.wait(60)
             proxy.refuse()
             proxy.cut()
             with pytest.raises(
@@ -487,7 +487,7 @@ class TestWire:
                 match=r"^row 2 of partition 0, object 'a' of bucket B\d+ cannot be stored: .*not made again within 1 s"
                 r".*; 1 object of it is stored already$",
             ):
-                writing.result(30)
+                writing.result(60)
         acks.end()
         assert bucket.contents() == {"first": b"x"}
         # The next attempt removes what this one has left.
@@ -532,7 +532,7 @@ class TestTogether:
         together = threading.Barrier(3)
 
         def attempt(number: int) -> TaskReport:
-            together.wait(20)
+            together.wait(60)
             objects = [(f"o{index % 3}", content(f"o{index % 3}", number, 6 * CHUNK)) for index in range(count)]
             # Options that differ give each attempt a connection of its own, as processes have.
             return bucket.write(*objects, connectTimeout=f"{3 + number}s", maxRetries=1000)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain, pairwise
 from typing import Any
 
@@ -153,12 +152,14 @@ def test_the_last_commit_is_waited_for(server: NatsServer) -> None:
         (batch,) = run(planner, start, batches=1)
         assert batch[1].streams["HELD"].next == 21
         held_back = proxy.stall_at(b"$JS.API.CONSUMER.RESET.HELD.spark")
-        release = threading.Timer(0.5, proxy.unstall)
-        release.start()
-        assert planner.latest(batch[1], limited=True) == batch[1]
-        assert held_back.is_set()
+        with ThreadPoolExecutor(1) as pool:
+            planned = pool.submit(planner.latest, batch[1], limited=True)
+            assert held_back.wait(60)
+            wait([planned], 0.2)
+            assert not planned.done()
+            proxy.unstall()
+            assert planned.result(60) == batch[1]
         assert api(server.url, "STREAM.INFO.HELD")["state"]["messages"] == 0
-        release.join()
 
 
 def test_a_long_interest_stream(
@@ -244,13 +245,13 @@ def test_an_import_that_allows_one_reply_for_each_request() -> None:
         fake.store(10)
         fake.look = lambda: {**fake.info(), "cluster": {"name": "test"}}
 
-        def ways() -> set[str]:
-            planner = driver(fake.url, streaming=False, requestTimeout="300ms")
+        def ways(timeout: str) -> set[str]:
+            planner = driver(fake.url, streaming=False, requestTimeout=timeout)
             return {part.read_with for part in planner.batch_ranges()}
 
-        assert ways() == {"auto"}
+        assert ways("60s") == {"auto"}
         fake.direct = lambda request: fake.batch(request)[:1]
-        assert ways() == {"consumer"}
+        assert ways("1s") == {"consumer"}
         close_all()
 
 
@@ -269,7 +270,7 @@ def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.
         asked = pool.submit(view.pending, 1)
         wait_until(lambda: "waiting for up to" in caplog.text, "the question's wait")
         reading.close()  # type: ignore[attr-defined]  # it is a generator
-        assert asked.result(30) == len(matching(FILTERS[1]))
+        assert asked.result(60) == len(matching(FILTERS[1]))
 
 
 # The same again

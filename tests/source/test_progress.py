@@ -464,7 +464,7 @@ class Slow:
         self.calls.append(f"check {state.name}")
 
     def commit(self, state: StreamSummary, next_sequence: int) -> None:
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         self.calls.append(f"commit {state.name} {next_sequence}")
         if self.failure is not None:
             raise self.failure

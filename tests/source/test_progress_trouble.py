@@ -214,7 +214,7 @@ def test_missing(stream: Maker, caplog: pytest.LogCaptureFixture, retention: str
 def test_deleted_while_it_is_moved(stream: Maker) -> None:
     """A server that moves a consumer that is not there says nothing at all."""
     made = stream(retention="interest")
-    run = Run(made, requestTimeout="300ms").open()
+    run = Run(made, requestTimeout="1s").open()
 
     def delete(subject: str) -> None:
         if subject.startswith(("CONSUMER.RESET", f"CONSUMER.CREATE.{made.name}.query-")):

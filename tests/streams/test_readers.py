@@ -135,7 +135,7 @@ def rest_through_silence(messages: Iterator[MessageRun], proxy: WireProxy) -> li
     proxy.stall()
     with ThreadPoolExecutor(1) as pool:
         rest = pool.submit(sequences, messages)
-        proxy.wait(lambda: proxy.connections > before, 20)
+        proxy.wait(lambda: proxy.connections > before)
         proxy.unstall()
         return rest.result(60)
 

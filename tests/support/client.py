@@ -36,7 +36,7 @@ def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: A
     async def run() -> T:
         client = await nats.connect(url.split(","), allow_reconnect=False, max_reconnect_attempts=1, **options)
         try:
-            return await work(client.jetstream(timeout=10))
+            return await work(client.jetstream(timeout=60))
         finally:
             await client.close()
 
@@ -95,7 +95,7 @@ class Raw:
     """A NATS client of a few lines, to see every byte."""
 
     def __init__(self, url: str) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10)
+        self.sock = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60)
         self.file = self.sock.makefile("rb")
 
     def hello(self, subjects: str = ">") -> bytes:
@@ -128,7 +128,7 @@ class Raw:
         except TimeoutError:
             return True
         finally:
-            self.sock.settimeout(10)
+            self.sock.settimeout(60)
 
     def rest(self) -> bytes:
         """All that comes until the connection ends."""

@@ -141,6 +141,6 @@ def on_terminal(*arguments: object, question: str = "", answer: str = "", column
             if asked and question.encode() in seen:
                 asked = False
                 os.write(ours, f"{answer}\n".encode())
-        return Seen(process.wait(30), seen)
+        return Seen(process.wait(60), seen)
     finally:
         os.close(ours)

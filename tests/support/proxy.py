@@ -23,7 +23,7 @@ from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.wire import frame
 
 _CHUNK = 65536
-_CALL_SECONDS = 10.0
+_CALL_SECONDS = 60.0
 _LONGEST_LINE = 65536
 _STORED = re.compile(rb'\r\n\{"stream":"(\w+)",("domain":"\w+",)? ?"seq":')
 _OBJECTS = r"OBJ_\w+"
@@ -81,7 +81,7 @@ class WireProxy:
     def open_connections(self) -> int:
         return len(self._links)
 
-    def wait(self, check: Callable[[], bool], timeout: float = 10.0) -> None:
+    def wait(self, check: Callable[[], bool], timeout: float = 60.0) -> None:
         """Wait until `check` is true; it is called whenever bytes have moved or connections came or went."""
         with self._changed:
             if not self._changed.wait_for(check, timeout):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 _WINDOW = 500  # messages sent before their acknowledgements are read
-_SECONDS = 20.0
+_SECONDS = 60.0
 
 
 class Message(NamedTuple):

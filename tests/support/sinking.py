@@ -143,7 +143,7 @@ def forget(publisher: Publisher, stream: str, prefix: str | None = None) -> None
     """
     probe = Message(f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8))])
     first = publisher.publish([probe])
-    wait_until(lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids", 30)
+    wait_until(lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids")
     publisher.api(f"STREAM.PURGE.{stream}", {"filter": probe.subject})
 
 

@@ -102,7 +102,7 @@ class Stream:
             rows.append(Stored(self.name, message.subject, sequence, micros, message.expected_headers, message.data))
         return rows
 
-    def wait_for(self, messages: int, timeout: float = 10.0) -> None:
+    def wait_for(self, messages: int, timeout: float = 60.0) -> None:
         """Wait until the stream holds exactly so many messages."""
         wait_until(lambda: bool(self.state()["messages"] == messages), f"{messages} messages in {self.name}", timeout)
 
