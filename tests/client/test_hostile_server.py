@@ -95,7 +95,9 @@ def _admin(url: str) -> int:
 
 
 def _publish(url: str) -> int:
-    sink = Sink(url, subject="S.a", delivery="at-least-once", maxRetries="1", **{"ackTimeout": "500ms", **HASTE})
+    sink = Sink(
+        url, subject="S.a", delivery="at-least-once", ackTimeout=HASTE["requestTimeout"], maxRetries="1", **HASTE
+    )
     return sink.write([sink_rows("S.a", 0, 10)]).stored
 
 
@@ -393,7 +395,7 @@ def test_a_lie_ends_in_time_and_in_words(
 
 @pytest.mark.parametrize("name", sorted(TRIES.keys() - {"connect"}))
 def test_an_honest_server_is_believed(server: FakeJetStream, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for option in (*HASTE, "ackTimeout"):
+    for option in HASTE:
         monkeypatch.setitem(HASTE, option, "60s")
     assert TRIES[name](server.url) == {"publish": 10}.get(name, 1 if name.startswith("plan") else COUNT)
 

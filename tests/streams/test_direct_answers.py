@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_jetstream.client import deadline
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
@@ -48,8 +50,13 @@ def fake() -> Iterator[FakeJetStream]:
 
 
 @pytest.fixture
-def to_fake(fake: FakeJetStream) -> Connect:
-    return connecting(fake.url, requestTimeout="1s")
+def silent() -> None:
+    """Marks a test in which an answer does not come."""
+
+
+@pytest.fixture
+def to_fake(fake: FakeJetStream, request: pytest.FixtureRequest) -> Connect:
+    return connecting(fake.url, requestTimeout="1s" if "silent" in request.fixturenames else "60s")
 
 
 Read = Callable[..., Iterator[MessageRun]]
@@ -195,7 +202,17 @@ def test_messages_that_go_while_they_are_waited_for(fake: FakeJetStream, read: R
 
 
 @pytest.mark.parametrize("lacks", [lambda _: False, lambda sequence: sequence < 50], ids=["nothing", "its head"])
-def test_a_mirror_that_always_answers(fake: FakeJetStream, read: Read, lacks: Callable[[int], bool]) -> None:
+def test_a_mirror_that_always_answers(
+    fake: FakeJetStream, read: Read, lacks: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    # No time passes but in the pauses between two requests.
+    monkeypatch.setattr(deadline, "time", types.SimpleNamespace(monotonic=lambda: now, sleep=pause))
     # Even one that lacks nothing may have other subjects, or the messages of a stream that is gone.
     fake.direct = lambda request: fake.batch(request, stream="MIRROR", lacks=lacks)
     with pytest.raises(OutageError) as caught:
@@ -230,6 +247,7 @@ INSUFFICIENT: dict[str, tuple[Callable[[FakeJetStream, Request], list[Answer]], 
 }
 
 
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("what", INSUFFICIENT)
 def test_a_consumer_brings_the_rest(
     fake: FakeJetStream, to_fake: Connect, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -296,6 +314,7 @@ HOLES: dict[str, Callable[[list[Answer]], list[Answer]]] = {
 }
 
 
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("hole", HOLES.values(), ids=HOLES.keys())
 def test_what_was_lost_is_asked_for_again(
     fake: FakeJetStream, read: Read, hole: Callable[[list[Answer]], list[Answer]]
@@ -487,6 +506,7 @@ def test_counting_where_a_status_answers(fake: FakeJetStream, view: Callable[...
     assert view().pending(1) == COUNT
 
 
+@pytest.mark.usefixtures("silent")
 def test_counting_where_nothing_answers(fake: FakeJetStream, to_fake: Connect) -> None:
     in_turn(fake, lambda _: [])
     assert DirectProbe(Requests(to_fake, 5.0), "S", ()).pending(1) == COUNT

@@ -121,6 +121,7 @@ def test_requests_bounded_by_bytes(read: Read, server: NatsServer, proxy: WirePr
 def test_a_connection_cut_in_mid_read(read: Read, server: NatsServer, proxy: WireProxy, position: int) -> None:
     part = part_of(server.url, "S")
     assert sequences(read(proxy.url, replace(part, end=2, count=1))) == [1]  # the connection is there
+    wait_until(lambda: not consumers(server.url, "S"), "the end of the first consumer, whose deletion a cut would lose")
     cut = proxy.cut_after(position) if position else None
     if cut is None:
         proxy.cut()
