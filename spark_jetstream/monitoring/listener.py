@@ -50,7 +50,7 @@ class JetStreamListener(StreamingQueryListener):
     Args:
         level: Level of the lines about progress, starts and ends.
         port: Serve the metrics by HTTP at this port; 0 takes a free one.
-        address: Where the HTTP server listens; only with ``port``.
+        address: Where the HTTP server listens, with ``port``: on this machine alone, unless another address is named.
         registry: Register the metrics here. With ``port`` alone they get a registry of their own.
 
     Raises:
@@ -64,7 +64,7 @@ class JetStreamListener(StreamingQueryListener):
         *,
         level: int = logging.INFO,
         port: int | None = None,
-        address: str = "0.0.0.0",
+        address: str = "127.0.0.1",
         registry: CollectorRegistry | None = None,
     ) -> None:
         self._level = level

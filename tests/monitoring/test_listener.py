@@ -54,7 +54,7 @@ BEHIND = progressed(source_of(latest=41, later=2_500_000_000), numInputRows=1500
 
 @pytest.fixture
 def listener() -> Iterator[JetStreamListener]:
-    listener = JetStreamListener(port=0, address="127.0.0.1")
+    listener = JetStreamListener(port=0)
     yield listener
     listener.close()
 
@@ -101,6 +101,14 @@ def test_what_prometheus_gets(listener: JetStreamListener) -> None:
         ("spark_jetstream_lag_messages", (*query, "ORDERS")): 23,
         ("spark_jetstream_lag_seconds", (*query, "ORDERS")): 2.5,
     }
+
+
+def test_only_this_machine_is_served_unless_an_address_is_named(listener: JetStreamListener) -> None:
+    with pytest.raises(OSError, match="refused"):  # a server on all addresses listens there, too
+        socket.create_connection(("127.0.0.2", listener.port or 0), timeout=10)
+    named = JetStreamListener(port=0, address="127.0.0.2")
+    socket.create_connection(("127.0.0.2", named.port or 0), timeout=10).close()
+    named.close()
 
 
 def test_a_scrape_sees_all_of_a_micro_batch_or_nothing(
@@ -206,7 +214,7 @@ def test_the_registry_of_the_user() -> None:
     listener.close()
     assert listener.port is None
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        JetStreamListener(registry=registry, port=taken.getsockname()[1], address="127.0.0.1")
+        JetStreamListener(registry=registry, port=taken.getsockname()[1])
     assert generate_latest(registry) == b""
 
 

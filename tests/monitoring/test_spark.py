@@ -58,7 +58,7 @@ def test_the_listener_of_a_session(
     caplog.set_level("INFO", "spark_jetstream.monitoring")
     source, target = stream(), stream()
     source.fill(COUNT)
-    listener = JetStreamListener(port=0, address="127.0.0.1")
+    listener = JetStreamListener(port=0)
 
     def scrape() -> dict[Sample, float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=60) as reply:

@@ -69,7 +69,7 @@ def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
         .config("spark.sql.streaming.noDataProgressEventInterval", "500")  # milliseconds
     )
     spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
-    listener = JetStreamListener(port=0, address="127.0.0.1")
+    listener = JetStreamListener(port=0)
     spark.streams.addListener(listener)
 
     def start(name: str, stream: str) -> Any:
