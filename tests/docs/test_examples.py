@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import yaml
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
 from tests.support.jobs import run_python
 from tests.support.pages import DEFAULT_URL, FOLDER, ROOT
 
@@ -58,6 +61,30 @@ def test_the_script_copies_what_came_since_its_last_run(url: str, tmp_path: Path
         run_python(EXAMPLES / "script" / "copy_orders.py", *arguments, cwd=tmp_path, env=environment(tmp_path))
         sequences = pq.read_table(tmp_path / "orders", columns=["sequence"])["sequence"].to_pylist()
         assert sorted(sequences) == list(range(1, 21 + more))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("written", ["offsets", "commits"])
+def test_ctrl_c_ends_the_script_with_one_line(written: str, url: str, tmp_path: Path) -> None:
+    """In a micro-batch and after it. A terminal sends the signal to all processes, Spark's as well."""
+    command = [sys.executable, EXAMPLES / "script" / "copy_orders.py", "--servers", url, "--stream", "ORDERS"]
+    with subprocess.Popen(
+        [*command, "--to", tmp_path / "orders"],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as script:
+        try:
+            batch = tmp_path / "orders-checkpoint" / written / "0"
+            poll(lambda: batch.exists() or script.poll() is not None or None, 120, lambda: TimeoutError(str(batch)))
+            os.killpg(script.pid, signal.SIGINT)
+            out, err = script.communicate(timeout=120)
+        finally:
+            script.kill()
+    assert (script.returncode, out) == (0, "stopped; the next run continues after the last micro-batch\n")
+    assert not re.search(r"Traceback|Exception|Error", err), err
 
 
 @pytest.mark.full
