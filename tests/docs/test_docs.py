@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import COLUMNS
 from spark_jetstream.source.ranges import split
 from spark_jetstream.testing import NatsServer
+from tests.cli.test_server import serving
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
@@ -102,36 +104,44 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
 
 
 @pytest.mark.full
-def test_the_first_ten_minutes_of_the_readme(nats_server_factory: Callable[..., NatsServer], tmp_path: Path) -> None:
+def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -> None:
     """The commands, then the scripts, as they stand but for the address of the server and the folder."""
-    server = nats_server_factory()
     readme = ROOT / "README.md"
-    environment = {**os.environ, "NATS_URL": server.url, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     lines = [line for block in blocks(readme, "sh") for line in block.text.splitlines()]
+    (server,) = [line.removeprefix("spark-jetstream server") for line in lines if "spark-jetstream server" in line]
     commands = [line for line in lines if re.match("spark-jetstream (stream|pub) ", line)]
-    printed = [
-        subprocess.run(["bash", "-c", line], env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-        for line in commands
-    ]
-    assert len(commands) == 4
-    assert "sequences 1 to 1,000" in printed[1]
-    assert '{"id": 1000, "amount": 12.5}' in printed[2]
-    del environment["NATS_URL"]  # a job never uses it
-    reading, writing, payloads = (
-        block.text.replace(DEFAULT_URL, server.url).replace(FOLDER, str(tmp_path)) for block in blocks(readme, "python")
-    )
     # The third block uses the session of the first.
+    reading, writing, payloads = (block.text for block in blocks(readme, "python"))
     scripts = {"read_orders.py": f"{reading}{payloads}", "write_picked.py": writing}
     output = {}
-    for name, text in scripts.items():
-        assert text.startswith(f"# {name}\n")
-        (tmp_path / name).write_text(text)
-        output[name] = run_python(tmp_path / name, cwd=tmp_path, env=environment)
+
+    def run(url: str, *names: str) -> None:
+        for name in names:
+            assert scripts[name].startswith(f"# {name}\n")
+            (tmp_path / name).write_text(scripts[name].replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path)))
+            output[name] = run_python(tmp_path / name, cwd=tmp_path, env=environment)
+
+    with serving(*server.replace(FOLDER, str(tmp_path)).split()) as served:
+        url = served.said["url"]
+        named = {**environment, "NATS_URL": url}  # which a job never uses
+        printed = [
+            subprocess.run(["bash", "-c", line], env=named, stdout=subprocess.PIPE, text=True, check=True).stdout
+            for line in commands
+        ]
+        assert len(commands) == 4
+        assert "sequences 1 to 1,000" in printed[1]
+        assert '{"id": 1000, "amount": 12.5}' in printed[2]
+        run(url, *scripts)
+        served.end(signal.SIGINT)
     row = re.compile(r'\|(\d+) .*\|\{"id": (\d+), "amount": 12\.5\} *\|')
     bodies = {name: row.findall(text) for name, text in output.items()}
     assert bodies["read_orders.py"] == [(str(number), str(number)) for number in (1, 2, 3, 4, 5, 101, 102, 103)]
     assert bodies["write_picked.py"] == [(str(number), str(number * 100)) for number in range(1, 11)]
+    with serving(*server.replace(FOLDER, str(tmp_path)).split()) as served:
+        run(served.said["url"], "read_orders.py")  # from its checkpoint
+    assert row.findall(output["read_orders.py"]) == bodies["read_orders.py"]
 
 
 @pytest.mark.full
