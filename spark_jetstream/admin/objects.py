@@ -488,8 +488,8 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
         except StreamNotFound:
             return ObjectBucketInfo(self._streams.load_or_create(wanted, given_only=True))
         what = f"bucket {bucket}"
-        # Clients set these two differently, and work with either; subjects and rollups must be the same.
-        compared = {name: value for name, value in wanted.items() if name not in ("discard", "allow_direct")}
+        # Clients set this differently, and work with either; subjects and rollups must be the same.
+        compared = {name: value for name, value in wanted.items() if name != "discard"}
         refuse_difference(StreamConfig.parse(compared, what), info.stream.config, what, given_only=True)
         return info
 

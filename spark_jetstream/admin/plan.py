@@ -15,7 +15,14 @@ from spark_jetstream.admin.api import Api, Body
 from spark_jetstream.admin.consumers import creation_subject
 from spark_jetstream.admin.descriptions import Wanted
 from spark_jetstream.admin.models.base import Model, complaint, readable
-from spark_jetstream.admin.models.changes import Difference, already_exists, differences, merged, update_body
+from spark_jetstream.admin.models.changes import (
+    Difference,
+    already_exists,
+    creation_body,
+    differences,
+    merged,
+    update_body,
+)
 from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, StreamNotFound
@@ -170,7 +177,7 @@ class _Work:
 
     def create(self, step: Step) -> None:
         try:
-            self._send(step, step.target.body())
+            self._send(step, creation_body(step.target))
         except ApiError as error:
             if not already_exists(error):
                 raise

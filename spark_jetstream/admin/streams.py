@@ -14,6 +14,7 @@ from spark_jetstream.admin.models.changes import (
     asked_for,
     changed,
     confirm,
+    creation_body,
     differences,
     existing_instead,
     load_or_create,
@@ -117,7 +118,9 @@ class Streams:
         self._api.need_for(wanted, context)
         self._check_origin(wanted)
         try:
-            info = self._api.reply(StreamInfo, jsapi.STREAM_CREATE, wanted.body(), context=context, stream=wanted.name)
+            info = self._api.reply(
+                StreamInfo, jsapi.STREAM_CREATE, creation_body(wanted), context=context, stream=wanted.name
+            )
         except InsufficientResources:
             # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
             with contextlib.suppress(StreamNotFound, PermissionDenied):
@@ -126,6 +129,9 @@ class Streams:
                     return existing
             raise
         except StreamExists as error:
+            if "allow_direct" not in wanted.model_fields_set:  # the stream that exists may be without
+                with contextlib.suppress(StreamExists):
+                    return self.create(wanted.changed(allow_direct=False))
             return existing_instead(error, wanted, lambda: self.load(wanted.name))
         confirm(wanted, info.config, f"stream {wanted.name} was created")
         return info

@@ -99,7 +99,6 @@ def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
                 subjects=[f"{name}.*"],
                 storage=storage,
                 num_replicas=replicas,
-                allow_direct=True,
                 max_age=_LEFT_FOR,
                 description="made by spark-jetstream bench, to be deleted",
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -210,25 +209,21 @@ def add(
     fields: dict[str, Any],
     config: ConfigFile = None,
     begin_with: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--template",
             metavar="NAME|FILE",
-            help="What to begin with: stream (the default without --config), work-queue, or a file of your own.",
+            help="What to begin with: stream, work-queue, or a file of your own.",
             autocompletion=one_of(_TEMPLATES),
         ),
-    ] = None,
+    ] = "stream",
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
     from spark_jetstream.admin.descriptions import template
     from spark_jetstream.admin.models.streams import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, StreamConfig
 
-    if begin_with is None:
-        begun: Mapping[str, Any] = {} if config else DEFAULT_STREAM
-    elif begin_with in _TEMPLATES:
-        begun = DEFAULT_STREAM if begin_with == "stream" else DEFAULT_WORK_QUEUE
-    else:
-        begun = template(begin_with)
+    known = {"stream": DEFAULT_STREAM, "work-queue": DEFAULT_WORK_QUEUE}
+    begun = known.get(begin_with) or template(begin_with)
     wanted = StreamConfig.parse({**begun, **file_fields(config), **fields, "name": name}, f"stream {name}")
     admin = run.admin.streams
     _created(run, *create(lambda: admin.load(name), lambda: admin.create(wanted)))

@@ -359,14 +359,14 @@ def test_an_update_does_not_publish_a_stream_into_itself(
 
 def test_a_difference_reads_like_a_change() -> None:
     given = {"name": "S", "max_age": "1h30m", "metadata": {"a": "1"}, "max_bytes": "1g", "sources": [{"name": "A"}]}
-    actual = StreamConfig.model_validate(given)
-    wanted = actual.changed(max_age="2h", metadata={"b": "2"}, max_bytes=None, allow_direct=True, sources=None)
+    actual = StreamConfig.model_validate({**given, "allow_direct": True})
+    wanted = actual.changed(max_age="2h", metadata={"b": "2"}, max_bytes=None, allow_direct=False, sources=None)
     assert [str(each) for each in differences(wanted, actual)] == [
         'subjects: nothing -> ["S"]',
         "max_bytes: 1GiB -> -1",
         "max_age: 1h30m -> 2h",
         'sources: [{"name": "A"}] -> nothing',
-        "allow_direct: false -> true",
+        "allow_direct: true -> false",
         "metadata.b: nothing -> 2",
         "metadata.a: 1 -> nothing",
     ]

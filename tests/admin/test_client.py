@@ -343,7 +343,7 @@ def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
     """Before 2.12 a server drops the fields that it does not know without a word; any may do so with values."""
 
     def created(body: dict[str, Any]) -> dict[str, Any]:
-        return stream_info({name: value for name, value in body.items() if name != "allow_direct"})
+        return stream_info({name: value for name, value in body.items() if name != "deny_delete"})
 
     answers: dict[str, Answer] = {
         "STREAM.CREATE.S": created,
@@ -351,11 +351,11 @@ def test_what_a_server_leaves_out_is_said(nats_server: NatsServer) -> None:
         "STREAM.INFO.S": created({"name": "S"}),
     }
     with administered(nats_server.url, answers) as (_, admin):
-        said = "stream S was created, but the server has not taken all .*: allow_direct: false -> true"
+        said = "stream S was created, but the server has not taken all .*: deny_delete: false -> true"
         with pytest.raises(JetStreamError, match=said):
-            admin.streams.create(name="S", allow_direct=True)
-        with pytest.raises(JetStreamError, match=r"S was updated, but the server has not taken all .*: allow_dir"):
-            admin.streams.update("S", allow_direct=True, description="new")
+            admin.streams.create(name="S", deny_delete=True)
+        with pytest.raises(JetStreamError, match=r"S was updated, but the server has not taken all .*: deny_del"):
+            admin.streams.update("S", deny_delete=True, description="new")
         assert [str(each) for each in admin.streams.update("S", description="new")] == ["description: nothing -> new"]
 
 

@@ -357,6 +357,8 @@ def test_fields_that_only_a_newer_server_knows_are_left_to_it(level: int, nats_s
                     request()
             else:
                 request()
-        assert [body.get("config", body) for body in sent] == ([] if level == 5 else [config, consumer])
+        assert [body.get("config", body) for body in sent] == (
+            [] if level == 5 else [{**config, "allow_direct": True}, consumer]
+        )
         if level == 6:
             assert not admin.plan(described).changes

@@ -31,6 +31,7 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import ORIGIN
 from tests.admin.conftest import Api, Fill
+from tests.support.command import run_command
 from tests.support.publish import Message, Publisher
 
 # -- create --
@@ -38,11 +39,11 @@ from tests.support.publish import Message, Publisher
 
 def test_create_with_a_name_in_front(admin: JetStreamAdmin, name: str) -> None:
     one = admin.streams.create(f"{name}A", subjects=[f"{name}.a"])
-    two = admin.streams.create(f"{name}B", DEFAULT_STREAM, subjects=[f"{name}.b"])
+    two = admin.streams.create(f"{name}B", DEFAULT_WORK_QUEUE, subjects=[f"{name}.b"])
     three = admin.streams.create(f"{name}C", one, subjects=[f"{name}.c"])
     four = admin.streams.create(f"{name}D", two.config, subjects=[f"{name}.d"])
     assert [each.config.name for each in (one, two, three, four)] == [f"{name}{letter}" for letter in "ABCD"]
-    assert [each.config.allow_direct for each in (one, two, three, four)] == [False, True, False, True]
+    assert [each.config.discard for each in (one, two, three, four)] == ["old", "new", "old", "new"]
     parsed = StreamConfig.parse({"name": f"{name}F", "subjects": [f"{name}.f"]}, "")
     assert admin.streams.create(parsed, max_age="1h").config.max_age == 3600 * 10**9
     mapping = {"name": f"{name}G", "subjects": [f"{name}.g"], "max_age": "1h"}
@@ -79,9 +80,40 @@ def test_a_limit_of_zero_is_none(limit: str, admin: JetStreamAdmin, name: str) -
     assert getattr(admin.streams.load(name).config, limit) == -1
 
 
+def test_new_streams_allow_direct_reads_and_others_stay(
+    admin: JetStreamAdmin, name: str, publisher: Publisher, nats_server: NatsServer
+) -> None:
+    """However a stream is made: `create`, a description, the command. Other clients make streams without it."""
+    asked = {"name": name, "subjects": [f"{name}.a"]}
+    for described in ({"name": f"{name}B"}, {"name": f"{name}C", "allow_direct": False}):
+        admin.apply(admin.plan(described))
+    run_command("stream", "add", f"{name}D", url=nats_server.url)
+    made = [admin.streams.create(f"{name}A"), *(admin.streams.load(f"{name}{letter}") for letter in "BCD")]
+    assert [each.config.allow_direct for each in made] == [True, True, False, True]
+    assert [admin.describe(each.config.name).get("allow_direct") for each in made] == [None, None, False, None]
+
+    publisher.api(f"STREAM.CREATE.{name}", asked)
+    assert not admin.streams.create(asked).config.allow_direct
+    assert not admin.streams.load_or_create(asked).config.allow_direct
+    assert (
+        "already exists, unchanged"
+        in run_command("stream", "add", name, "--subjects", f"{name}.a", url=nats_server.url).out
+    )
+    assert admin.plan(asked).changes == 0
+    assert [str(each) for each in admin.streams.update(name, StreamConfig.parse({**asked, "max_msgs": 5}, ""))] == [
+        "max_msgs: -1 -> 5"
+    ]
+    assert not admin.streams.load(name).config.allow_direct
+    with pytest.raises(StreamExists, match="allow_direct: false -> true"):
+        admin.streams.create(asked, max_msgs=5, allow_direct=True)
+    assert [str(each) for each in admin.streams.update(name, allow_direct=None)] == ["allow_direct: false -> true"]
+    with pytest.raises(StreamExists, match="allow_direct: true -> false"):
+        admin.streams.create(asked, max_msgs=5, allow_direct=False)
+
+
 def test_mirror_direct_of_an_origin_without_it(admin: JetStreamAdmin, name: str) -> None:
     """The server would make the mirror, and turn it off."""
-    admin.streams.create(f"{name}A", subjects=f"{name}.a")
+    admin.streams.create(f"{name}A", subjects=f"{name}.a", allow_direct=False)
     with pytest.raises(OptionError, match=f"mirror_direct needs allow_direct of its origin {name}A"):
         admin.streams.create(f"{name}M", mirror=f"{name}A", mirror_direct=True)
     assert f"{name}M" not in admin.streams.names()

@@ -90,7 +90,7 @@ def test_info_and_subjects(do: Command, nats_server: NatsServer, filled: str) ->
         "max_msgs": "no limit",
         "max_bytes": "no limit",
     }
-    assert pairs["allow_direct"] == ["yes"]
+    assert "allow_direct" not in pairs
     assert not {"sealed", "compression", "no_ack"} & pairs.keys()
     whole = do("stream", "info", filled, "--json").json
     theirs = ask(nats_server.url, lambda js: js._api_request(f"$JS.API.STREAM.INFO.{filled}", b"", timeout=5))
@@ -225,7 +225,7 @@ def test_templates_and_files(do: Command, name: str, tmp_path: Path) -> None:
     made = config(do, f"{name}B")
     assert (made["max_age"], made["max_msgs"], made["max_bytes"]) == (30 * 86400 * 10**9, 6, 2**20)
     assert (made["description"], made["metadata"]["team"]) == ("from the line", "data")
-    assert (made["allow_direct"], made["name"]) == (False, f"{name}B")
+    assert (made["allow_direct"], made["name"]) == (True, f"{name}B")
 
 
 def test_edit(do: Command, run: Command, name: str, tmp_path: Path) -> None:

@@ -122,6 +122,9 @@ LEFT_TO_SERVER: Mapping[type[Model], frozenset[str]] = {
     | {"pause_until", "priority_timeout"},
 }
 
+#: What a new one gets where the server has another default. An existing one keeps what it has where it is not set.
+FOR_NEW: Mapping[type[Model], Mapping[str, Any]] = {StreamConfig: {"allow_direct": True}, ConsumerConfig: {}}
+
 M = TypeVar("M", bound=Model)
 
 #: Limits for which 0 and -1 mean the same. A server stores -1 for those of a stream, 0 for those of a pull.
@@ -159,7 +162,7 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
     if kind is not type(actual) or kind not in LEFT_TO_SERVER:
         raise TypeError(f"a {kind.__name__} cannot be compared with a {type(actual).__name__}")
     want, have = effective(wanted), effective(actual)
-    left = _left(kind, want)
+    left = _left(kind, want) | _kept(wanted) | _kept(actual)
     given = {"filter_subjects" if name == "filter_subject" else name for name in wanted.model_fields_set}
     return [
         _judged(kind, *difference)
@@ -167,6 +170,11 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
         if name not in left and (name in given or not given_only)
         for difference in _compare(name, want[name], have.get(name), given_only)
     ]
+
+
+def creation_body(config: Model) -> dict[str, Any]:
+    """What to send to create a stream or consumer."""
+    return {**FOR_NEW[type(config)], **config.body()}
 
 
 def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
@@ -179,7 +187,7 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     if have.get("backoff"):
         have.pop("ack_wait", None)  # it only was the first of these
     sent = wanted
-    for name in sorted(_left(type(wanted), effective(wanted)) & have.keys()):
+    for name in sorted((_left(type(wanted), effective(wanted)) | _kept(wanted)) & have.keys()):
         kept = type(wanted).from_server({**sent.body(), name: have[name]})
         # What does not fit to the rest any more is left to the server after all: a window longer than the new age.
         sent = kept if set(kept.faults()) <= set(wanted.faults()) else sent
@@ -215,6 +223,11 @@ def _left(kind: type[Model], want: dict[str, Any]) -> set[str]:
     """The fields of `LEFT_TO_SERVER` that are left to it here."""
     left = {name for name in LEFT_TO_SERVER[kind] if not want[name]}
     return left if want.get("mirror") else left - {"mirror_direct"}
+
+
+def _kept(config: Model) -> set[str]:
+    """The fields of `FOR_NEW` that are not set."""
+    return FOR_NEW[type(config)].keys() - config.model_fields_set
 
 
 def _implied_by_stream(config: StreamConfig) -> dict[str, Any]:
@@ -354,8 +367,9 @@ def _shown(given: object) -> str:
 
 def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
     """A copy with these fields, each replaced as a whole; None takes one back to its default. `OptionError`."""
+    reset = {name: value for name, value in FOR_NEW.get(type(config), {}).items() if fields.get(name, value) is None}
     try:
-        return config.changed(**fields)
+        return config.changed(**{**fields, **reset})
     except ValidationError as error:
         raise OptionError(f"{what}: {complaint(error)}") from None
 

@@ -29,7 +29,6 @@ def stream_fields(
         "subjects": (chunk_filter(bucket), meta_filter(bucket)),
         "discard": "new",
         "allow_rollup_hdrs": True,
-        "allow_direct": True,
     }
 
 

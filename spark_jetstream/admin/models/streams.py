@@ -196,8 +196,9 @@ class StreamConfig(Model):
     """How the server rewrites subjects before it stores messages (server 2.10)."""
     republish: RePublish | None = None
     """Which messages the server publishes again after it stored them."""
-    allow_direct: Boolean = False
-    """Let any replica answer direct reads (ADR-31)."""
+    allow_direct: Boolean = True
+    """Let any replica answer direct reads (ADR-31). A new stream allows them unless this is false, as with the command
+    ``nats``; where it is not given, an existing stream stays as it is."""
     mirror_direct: Boolean = False
     """Let this mirror answer direct reads for its origin. The server sets it like ``allow_direct`` of an origin that
     it can see, whatever is asked for."""
@@ -279,13 +280,11 @@ class StreamConfig(Model):
         yield metadata_size(self.metadata)
 
 
-DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
-    {"retention": "limits", "storage": "file", "discard": "old", "allow_direct": True}
-)
-"""A stream on disk that keeps messages up to its limits, and allows Direct Get."""
+DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType({"retention": "limits", "storage": "file", "discard": "old"})
+"""A stream on disk that keeps messages up to its limits."""
 
 DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
-    {"retention": "workqueue", "storage": "file", "discard": "new", "allow_direct": True}
+    {"retention": "workqueue", "storage": "file", "discard": "new"}
 )
 """A queue on disk: a message is removed when it is acknowledged; a full queue refuses new messages."""
 
