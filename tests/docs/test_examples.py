@@ -67,16 +67,9 @@ def test_the_script_copies_what_came_since_its_last_run(url: str, tmp_path: Path
 @pytest.mark.parametrize("written", ["offsets", "commits"])
 def test_ctrl_c_ends_the_script_with_one_line(written: str, url: str, tmp_path: Path) -> None:
     """In a micro-batch and after it. A terminal sends the signal to all processes, Spark's as well."""
-    command: list[str | Path] = [
-        sys.executable,
-        EXAMPLES / "script" / "copy_orders.py",
-        "--servers",
-        url,
-        "--stream",
-        "ORDERS",
-    ]
+    arguments = ("--servers", url, "--stream", "ORDERS", "--to", tmp_path / "orders")
     with subprocess.Popen(
-        [*command, "--to", tmp_path / "orders"],
+        [sys.executable, EXAMPLES / "script" / "copy_orders.py", *arguments],
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
