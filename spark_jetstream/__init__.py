@@ -6,14 +6,38 @@ Where this package is installed, Spark 4 finds the format by itself (through the
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 __version__ = "0.1.0"
 
 __all__ = ["__version__", "register"]
+
+
+#: What is imported here or by these, as a script of a user may be called -> a folder in it, where one may be, too.
+_PACKAGES = {"nats": "aio", **dict.fromkeys(("numpy", "pyarrow", "pydantic", "aiohttp", "pandas", "pyspark"), "")}
+
+
+def _refuse_hidden_packages() -> None:
+    """Raise `ImportError` where Python would run a user's own ``nats.py``, say, from the working directory.
+
+    It often starts Spark, whose worker would import it again, and so on. Nothing is imported to find out.
+    """
+    for name, folder in _PACKAGES.items():
+        spec = None if name in sys.modules else find_spec(name)
+        if spec is not None and spec.origin is not None and os.path.isfile(spec.origin):
+            place = (spec.submodule_search_locations or [spec.origin])[0]
+            if not os.path.isdir(os.path.join(place, folder)):
+                raise ImportError(
+                    f"{place} hides the package {name}, which spark-jetstream needs: give it another name"
+                )
+
+
+_refuse_hidden_packages()
 
 
 def register(spark: Any) -> None:

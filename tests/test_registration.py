@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zipfile
 from base64 import b64decode
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 import pyspark_jetstream
 import spark_jetstream
 from spark_jetstream.datasource import JetStreamDataSource
-from tests.support.jobs import run_python, run_script, write_program
+from tests.support.jobs import ROOT, run_python, run_script, write_program
 from tests.support.publish import Message
 from tests.support.queries import refusal, stored
 from tests.support.streams import MakeStream, Stream
@@ -85,6 +86,77 @@ def test_a_python_of_the_workers_that_is_another(has_it: bool, tmp_path: Path) -
             rf"environment variable PYSPARK_PYTHON to {sys.executable} before the Spark session starts",
             refused,
         )
+
+
+def hidden(folder: Path, name: str) -> Path:
+    """A user's own script or package of this name, which leaves a file when it runs."""
+    place = folder / name
+    script = place / "__init__.py" if not place.suffix else place
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    return place
+
+
+#: The look-up of Spark's worker, without Spark.
+LOOK_UP = """
+import pyspark_jetstream
+try:
+    pyspark_jetstream.DefaultSource({"stream": "S"}).schema()
+    print("fine")
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["spark_jetstream", "spark_jetstream.py", "nats", "nats.py", "numpy.py", "pandas.py"])
+def test_a_name_that_hides_a_package(name: str, tmp_path: Path) -> None:
+    """Nothing of it runs, and the error says where it is: `python -c` looks into the working directory first."""
+    place = hidden(tmp_path, name)
+    needed = "the installed package" if name.startswith("spark") else "the package"
+    said = run_python("-c", LOOK_UP, cwd=tmp_path)
+    assert said.startswith(f"{place} hides {needed} {place.stem}"), said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_names_that_hide_nothing(tmp_path: Path) -> None:
+    """A folder that is no package, modules that somebody put in their place, and this package in an archive."""
+    (tmp_path / "nats").mkdir()
+    (tmp_path / "spark_jetstream").mkdir()
+    assert run_python("-c", LOOK_UP, cwd=tmp_path) == "fine\n"
+    stand_in = "import sys, types; sys.modules['aiohttp'] = types.ModuleType('aiohttp')"
+    assert run_python("-c", f"{stand_in}\n{LOOK_UP}", cwd=tmp_path) == "fine\n"
+    with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:
+        for path in [ROOT / "pyspark_jetstream.py", *ROOT.glob("spark_jetstream/**/*.py")]:
+            archive.write(path, path.relative_to(ROOT))
+    sent = f"import sys; sys.path.insert(0, 'sent.zip')\n{LOOK_UP}\nassert '.zip' in pyspark_jetstream.__file__"
+    assert run_python("-c", sent, cwd=tmp_path) == "fine\n"
+
+
+HIDDEN = """
+import json, os, sys
+from pyspark.sql import SparkSession
+sys.path.remove("")  # the workers alone look there
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+said = []
+for known in (lambda: None, lambda: __import__("spark_jetstream").register(spark)):
+    known()
+    try:
+        spark.read.format("jetstream").option("stream", "S").load()
+    except Exception as error:
+        said.append(str(error))
+print("RESULT", json.dumps({"said": said}))
+spark.stop()
+"""
+
+
+@pytest.mark.full
+def test_spark_says_what_hides_a_package(tmp_path: Path) -> None:
+    """Whether the format is found or registered: a script that starts Spark would be started by each worker."""
+    place = hidden(tmp_path, "nats.py")
+    said = run_script("-c", HIDDEN, folder=tmp_path, PYTHONPATH=str(ROOT))["said"]
+    sentence = f"ImportError: {place} hides the package nats, which spark-jetstream needs: give it another name"
+    assert [sentence in each for each in said] == [True, True], said
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_module_that_spark_finds() -> None:

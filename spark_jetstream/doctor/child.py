@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from importlib import metadata
 from typing import Any
@@ -26,6 +27,8 @@ def look_around() -> dict[str, Any]:
     try:
         module = importlib.import_module("pyspark_jetstream")
         problem = "" if hasattr(module, "DefaultSource") else "pyspark_jetstream has no DefaultSource"
+        if module.__dict__.get("error") is not None:
+            raise module.error
     except Exception as error:  # noqa: BLE001 - whatever hinders an import is what the doctor reports
         problem = f"{type(error).__name__}: {error}"
     return {"version": ".".join(map(str, sys.version_info[:3])), "versions": versions, "import_error": problem}
@@ -50,6 +53,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["row"]:
         read_row()
     else:
-        # Python puts the folder of a script first, and modules here have the names of other modules.
-        sys.path.pop(0)
+        # Python puts the folder of a script first, unless told not to; for Spark's workers, the working directory.
+        if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+            sys.path[0] = os.getcwd()
         sys.stdout.write(json.dumps(look_around()) + "\n")

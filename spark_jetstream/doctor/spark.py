@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -194,9 +193,7 @@ def _ask(program: str, environ: Mapping[str, str]) -> Python | str:
     if path is None:
         return _NO_PROGRAM
     try:
-        # In an empty folder: Python also imports modules from the current folder.
-        with tempfile.TemporaryDirectory() as folder:
-            ran = _run([path, str(child.__file__)], environ, _START_TIMEOUT, cwd=folder, stdin=subprocess.DEVNULL)
+        ran = _run([path, str(child.__file__)], environ, _START_TIMEOUT, stdin=subprocess.DEVNULL)
     except OSError as error:
         return f"does not start: {(error.strerror or 'unknown reason').lower()}"
     except subprocess.TimeoutExpired:
@@ -225,7 +222,12 @@ def _compare_pythons(mine: Python, theirs: Python | str, where: str) -> Finding:
         return failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
     if theirs.import_error:
         said = f"{where} cannot import the connector: {theirs.import_error}"
-        return failed(check, said, f"{set_it}, or install spark-jetstream there")
+        advice = (
+            "do what the error says"
+            if " hides " in theirs.import_error
+            else f"{set_it}, or install spark-jetstream there"
+        )
+        return failed(check, said, advice)
     differing = [
         f"{name} {theirs.versions.get(name, 'missing')} (here {mine.versions.get(name, 'missing')})"
         for name in ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "pandas")

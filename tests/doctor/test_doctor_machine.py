@@ -24,7 +24,7 @@ from spark_jetstream.doctor.spark import (
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command
-from tests.support.jobs import write_program
+from tests.support.jobs import ROOT, write_program
 from tests.support.streams import MakeStream
 from tests.test_java import fake_java
 
@@ -143,6 +143,18 @@ def test_the_format() -> None:
     broken = Python("3.11.0", {"pyspark": "4.3.0"}, "ImportError: no")
     found = {each.check: each for each in check_workers(broken, here)}
     assert "cannot be imported: ImportError: no" in found['format("jetstream")'].said
+
+
+def test_a_script_that_hides_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor looks where a worker does, and does not run what is there."""
+    (tmp_path / "nats.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    environ = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    found = list(check_workers(MINE, environ))
+    assert [each.status for each in found] == ["failed", "failed"]
+    assert f"cannot import the connector: ImportError: {tmp_path}/nats.py hides the package nats" in found[0].said
+    assert [each.what_to_do for each in found] == ["do what the error says"] * 2
+    assert not (tmp_path / "ran").exists()
 
 
 def test_libraries_that_only_some_options_need(monkeypatch: pytest.MonkeyPatch) -> None:
