@@ -7,7 +7,7 @@ import gc
 import hashlib
 import os
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 
 _frozen = False
 _asked: set[str] = set()
@@ -19,8 +19,10 @@ def find_file(path: str) -> str:
         return path
     name = os.path.basename(path)
     try:
+        from pyspark import SparkFiles  # noqa: PLC0415  # the thin client of Spark Connect has none
+
         sent = SparkFiles.get(name)
-    except (RuntimeError, AttributeError, AssertionError):  # outside a Spark process there are no such files
+    except (ImportError, RuntimeError, AttributeError, AssertionError):  # outside of Spark there are no such files
         return path
     # The driver of a streaming query is given a folder of its own, `streaming_job`, below the one with the files.
     above = os.path.join(os.path.dirname(os.path.dirname(sent)), name)
