@@ -71,7 +71,7 @@ bench-quick: $(INSTALLED) ## The same in three to five minutes, for a look betwe
 
 compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sparks that the tests also run on
 
-# MATRIX=spark, python, server or libraries runs one axis.
+# MATRIX=spark, python, server, libraries or client runs one axis.
 matrix: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Run a smoke test on each version of Spark, Python, nats-server and the libraries
 	@$(PY) -m tests.compat.matrix $(LOCK_VENV)/bin/uv $(MATRIX_ENVS) $(MATRIX)
 

@@ -27,7 +27,7 @@ FOREIGN = {
 
 def test_the_module_that_spark_looks_for_holds_only_the_default_source() -> None:
     tree = ast.parse((ROOT / "pyspark_jetstream.py").read_text())
-    names = [alias.asname for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    names = [alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
     assert "DefaultSource" in names
     assert not [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
 

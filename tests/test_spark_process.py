@@ -10,6 +10,21 @@ from pyspark import SparkFiles, TaskContext
 
 from spark_jetstream import spark_process
 from spark_jetstream.spark_process import first_time, freeze_imports
+from tests.support.jobs import run_python
+
+#: What pyspark-client lacks of pyspark; `make matrix` runs it.
+THIN_CLIENT = """
+import pyspark
+del pyspark.SparkFiles
+from spark_jetstream.datasource import find_file
+from spark_jetstream.spark_process import first_time
+assert find_file("user.creds") == "user.creds"
+assert first_time("a")
+"""
+
+
+def test_the_thin_client_of_spark_connect() -> None:
+    run_python("-c", THIN_CLIENT)
 
 
 def test_imports_are_frozen_by_the_first_task_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 """`make matrix`: run `smoke.py` on each version of Spark, Python, nats-server and the libraries that is supported.
 
-    python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries]
+    python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client]
 
-Each axis runs with the newest of the others; the oldest libraries run with the newest and with the oldest Spark. UV
-makes an environment for each combination in FOLDER, where the next run finds it again. Without an axis all of them run.
-The results go to the table of docs/compatibility.md.
+Each axis runs with the newest of the others; the oldest libraries run with the newest and with the oldest Spark, and
+the thin client (pyspark-client) with a Spark Connect server. UV makes an environment for each combination in FOLDER,
+where the next run finds it again. Without an axis all of them run. The results go to the table of the page
+docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import poll
 from tests.compat.test_compat import LIMIT, PATIENT, check, fill, java_for_all
-from tests.support.jobs import run_python, run_script
+from tests.support.jobs import job_environment, run_python, run_script
 from tests.support.project import ROOT
 from tests.support.streams import Stream
 
@@ -35,7 +40,7 @@ SPARKS = ("4.0", "4.1", "4.2", "4.3")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 SERVERS = ("2.10", "2.11", "2.12", "2.14", "2.15")
 LIBRARIES = ("nats-py", "pyarrow", "numpy", "pydantic")
-AXES = ("spark", "python", "server", "libraries")
+AXES = ("spark", "python", "server", "libraries", "client")
 COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on")
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run here"
@@ -77,6 +82,9 @@ def cells(axis: str) -> Iterator[Cell]:
         yield from (Cell(axis, python=python) for python in PYTHONS[1:] if python != Cell.python)
     elif axis == "server":
         yield from (Cell(axis, server=server) for server in SERVERS[:-1])
+    elif axis == "client":
+        # The newest release of pyspark-client, with a server of that Spark.
+        yield Cell(axis, spark="4.2")
     else:
         yield Cell(axis, python="3.11", oldest=True)
         yield Cell(axis, python=PYTHONS[0], spark=SPARKS[0], server=SERVERS[0], oldest=True)
@@ -98,23 +106,37 @@ class Runner:
         number, spark, *libraries = json.loads(run_python("-c", VERSIONS, python=python))
         served = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout
         server = served.strip().rpartition("v")[2]
-        result = PASSED if any(smoke(python, binary) for _ in range(TRIES)) else FAILED
+        client = self._thin_client(cell) if cell.axis == "client" else None
+        result = PASSED if any(smoke(python, binary, client) for _ in range(TRIES)) else FAILED
         day = datetime.datetime.now(datetime.timezone.utc).date()
         return [cell.axis, number, spark, server, *libraries, result, str(day)]
 
     def _environment(self, cell: Cell) -> Path | None:
         """The Python of an environment with these versions, None without such an interpreter."""
-        home = self._folder / f"python-{cell.python}-spark-{cell.spark}{'-oldest' if cell.oldest else ''}"
-        python = home / "bin" / "python"
-        if not python.exists():
-            command = [self._uv, "venv", "--quiet", "--no-python-downloads", f"--python={cell.python}", str(home)]
-            if subprocess.run(command, check=False).returncode:
-                return None
+        python = self._python(f"python-{cell.python}-spark-{cell.spark}{'-oldest' if cell.oldest else ''}", cell)
+        if python is None:
+            return None
         resolution = "lowest-direct" if cell.oldest else "highest"
         # The wheel of the last run has the same version.
         options = ("--reinstall-package=spark-jetstream", f"--resolution={resolution}")
         self._install("--python", python, *options, ROOT, f"pyspark=={cell.spark}.*")
         return python
+
+    def _thin_client(self, cell: Cell) -> Path:
+        """The Python of an environment with the client of Spark Connect alone."""
+        python = self._python(f"python-{cell.python}-client-{cell.spark}", cell)
+        assert python is not None  # that of the server is there
+        self._install(
+            "--python", python, "--reinstall-package=spark-jetstream", ROOT, f"pyspark-client=={cell.spark}.*"
+        )
+        return python
+
+    def _python(self, name: str, cell: Cell) -> Path | None:
+        """The Python of an environment of this name, None without such an interpreter."""
+        home = self._folder / name
+        command = [self._uv, "venv", "--quiet", "--no-python-downloads", f"--python={cell.python}", str(home)]
+        made = (home / "bin" / "python").exists() or subprocess.run(command, check=False).returncode == 0
+        return home / "bin" / "python" if made else None
 
     def _server(self, version: str) -> Path:
         """The newest nats-server that begins with this version."""
@@ -126,15 +148,23 @@ class Runner:
         subprocess.run([self._uv, "pip", "install", "--quiet", "--upgrade", *arguments], cwd=ROOT, check=True)
 
 
-def smoke(python: Path, binary: Path) -> bool:
-    """Run `smoke.py` with a server of its own; whether everything is as it must be. A failure is printed."""
+def smoke(python: Path, binary: Path, client: Path | None = None) -> bool:
+    """Run `smoke.py` with a server of its own; whether everything is as it must be. A failure is printed.
+
+    With `client`, the Python of a thin client, a Spark Connect server runs in the environment of `python`.
+    """
     with tempfile.TemporaryDirectory() as folder, NatsServer(config=PATIENT, binary=binary) as server:
         filled = fill(server)
         target = Stream(server.url, "WRITTEN", filled.publisher)
         script = Path(__file__).with_name("smoke.py")
-        arguments = ("classic", server.url, filled.name, f"{folder}/out", LIMIT, target.name, 1)
+        arguments = (server.url, filled.name, f"{folder}/out", LIMIT, target.name, 1)
+        session = nullcontext("classic") if client is None else connect_server(python, Path(folder))
         try:
-            result = run_script(script, *arguments, folder=Path(folder), python=python, JAVA_HOME=java_for_all())
+            with session as mode:
+                ran_by = client or python
+                result = run_script(
+                    script, mode, *arguments, folder=Path(folder), python=ran_by, JAVA_HOME=java_for_all()
+                )
             check(result, filled, target, limits=True, times=1)
         except AssertionError:
             traceback.print_exc()
@@ -142,6 +172,31 @@ def smoke(python: Path, binary: Path) -> bool:
         finally:
             filled.publisher.close()
     return True
+
+
+@contextmanager
+def connect_server(python: Path, folder: Path) -> Iterator[str]:
+    """The address of a Spark Connect server, which runs in the environment of this Python."""
+    settings = {"spark.connect.grpc.binding.port": 0, "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1}
+    command = [str(python.with_name("spark-submit")), "--master", "local[2]"]
+    command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    with (folder / "connect.log").open("w+") as log:
+        own = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(python))
+        environment = job_environment(JAVA_HOME=java_for_all(), **own)
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+        def port() -> str | None:
+            text = Path(log.name).read_text()
+            assert process.poll() is None, text
+            found = re.search(r"Spark Connect server started at: .*:(\d+)", text)
+            return found and found[1]
+
+        try:
+            yield f"sc://127.0.0.1:{poll(port, 120, lambda: AssertionError(Path(log.name).read_text()))}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def rows(page: str) -> list[list[str]]:

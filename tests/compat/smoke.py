@@ -1,11 +1,12 @@
 """Read and write in every basic way on whichever Spark the environment holds, and print what was read as JSON.
 
-    python smoke.py (classic|connect) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
+    python smoke.py (classic|connect|sc://...) URL STREAM FOLDER MESSAGES_PER_TRIGGER TARGET TIMES
 
 What is written goes to subjects that begin with the name of the stream TARGET in lower case, and to a bucket TARGET.
 With 2 as TIMES everything runs once more from its checkpoint, a query writes files, and errors are tried out.
 
-Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that does no harm.
+Spark finds the data source by the module `pyspark_jetstream`; registering it by hand after that does no harm. With the
+address of a Spark Connect server it is registered from here, and the environment may have the thin client alone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -63,7 +62,7 @@ def error_of(work: Callable[[], Any]) -> str:
     """The text of the error that `work` raises, "" when there is none."""
     try:
         work()
-    except (PySparkException, Py4JJavaError) as error:
+    except Exception as error:  # noqa: BLE001 - PySparkException, or Py4JJavaError, which the thin client lacks
         return str(error)
     return ""
 
@@ -129,7 +128,11 @@ def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str,
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
     )
-    spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
+    if mode.startswith("sc://"):
+        spark = SparkSession.builder.remote(mode).config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        register(spark)
+    else:
+        spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
     try:
         table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
         result = {

@@ -66,7 +66,7 @@ class Job:
             self._process = subprocess.Popen(
                 [sys.executable, Path(__file__).with_name("job.py"), json.dumps(work)],
                 cwd=folder,
-                env=_environment(PYTHONPATH=str(ROOT), **(environment or {})),
+                env=job_environment(PYTHONPATH=str(ROOT), **(environment or {})),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -191,7 +191,7 @@ def kill(processes: Collection[int], number: signal.Signals = signal.SIGKILL) ->
     return len(processes)
 
 
-def _environment(**more: str) -> dict[str, str]:
+def job_environment(**more: str) -> dict[str, str]:
     """The variables of a process with a Spark of its own."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHONPATH"))}
     workers = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -213,7 +213,7 @@ def run_script(
 ) -> dict[str, Any]:
     """Run Python in a folder of its own, where only what is installed is found; what it prints as JSON after RESULT."""
     variables = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **environment}
-    printed = run_python(*arguments, cwd=folder, env=_environment(**variables), python=python)
+    printed = run_python(*arguments, cwd=folder, env=job_environment(**variables), python=python)
     lines = [line.removeprefix("RESULT ") for line in printed.splitlines() if line.startswith("RESULT ")]
     assert len(lines) == 1, printed
     result: dict[str, Any] = json.loads(lines[0])
