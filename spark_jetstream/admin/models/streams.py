@@ -197,8 +197,7 @@ class StreamConfig(Model):
     republish: RePublish | None = None
     """Which messages the server publishes again after it stored them."""
     allow_direct: Boolean = True
-    """Let any replica answer direct reads (ADR-31). A new stream allows them unless this is false, as with the command
-    ``nats``; where it is not given, an existing stream stays as it is."""
+    """Let any replica answer direct reads (ADR-31). Unless given, an existing stream keeps its own."""
     mirror_direct: Boolean = False
     """Let this mirror answer direct reads for its origin. The server sets it like ``allow_direct`` of an origin that
     it can see, whatever is asked for."""
