@@ -9,6 +9,11 @@ import os
 
 from pyspark import TaskContext
 
+try:
+    from pyspark import SparkFiles
+except ImportError:  # pyspark-client, which runs no Spark process
+    SparkFiles = None  # type: ignore[assignment,misc]
+
 _frozen = False
 _asked: set[str] = set()
 
@@ -19,10 +24,8 @@ def find_file(path: str) -> str:
         return path
     name = os.path.basename(path)
     try:
-        from pyspark import SparkFiles  # noqa: PLC0415  # the thin client of Spark Connect has none
-
         sent = SparkFiles.get(name)
-    except (ImportError, RuntimeError, AttributeError, AssertionError):  # outside of Spark there are no such files
+    except (RuntimeError, AttributeError, AssertionError):  # outside a Spark process there are no such files
         return path
     # The driver of a streaming query is given a folder of its own, `streaming_job`, below the one with the files.
     above = os.path.join(os.path.dirname(os.path.dirname(sent)), name)
