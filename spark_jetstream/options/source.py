@@ -83,7 +83,11 @@ class SourceOptions(SideOptions):
     max_trigger_delay: float = option(
         "but no longer than this; needs `minMessagesPerTrigger`", Seconds("1ms", "30d"), "15m", **_WAITING
     )
-    min_partitions: int = option("fewest tasks of a micro-batch that has as many messages", Whole(1, 100_000), "1")
+    min_partitions: int = option(
+        "at least this many tasks for all streams of a micro-batch, if there are that many messages",
+        Whole(1, 100_000),
+        "1",
+    )
     max_messages_per_partition: int = option("most matching messages of one task", Whole(1), "50000")
     fetch_batch: int = option("messages of one pull request", Whole(1, 100_000), "20000")
     fetch_max_bytes: int = option("bytes of one pull request", Size(64 << 10, 512 << 20), "8m")

@@ -32,7 +32,7 @@ from spark_jetstream.source.positions import (
 )
 from spark_jetstream.source.probes import DirectProbe, StreamProbe, StreamQuestions
 from spark_jetstream.source.progress import LazyCommit, Progress
-from spark_jetstream.source.ranges import MAX_PIECES, ranges_between, split
+from spark_jetstream.source.ranges import Survey, ranges_between, shares, split
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.lookup import nearest_stream
 from spark_jetstream.streams.pull import PullSettings
@@ -381,21 +381,22 @@ class Planner:
                     continue
                 first = max(first, position.next)
             left[name] = replace(whole, first=first)
-        most = max(1, MAX_PIECES // max(1, len(wholes)))
-        pieces = self._each(lambda name: self._split(left[name], found[name], most), left)
+        # All counts before the first cut: a stream's tasks depend on what the others hold.
+        surveys = self._each(lambda name: self._survey(left[name], found[name]), left)
+        tasks, most = shares(
+            {name: survey.count for name, survey in surveys.items()},
+            max_messages=self.options.max_messages_per_partition,
+            min_partitions=self.options.min_partitions,
+        )
+        pieces = self._each(lambda name: self._split(surveys[name], found[name], tasks[name], most), left)
         return [piece for parts in pieces.values() for piece in parts]
 
-    def _split(self, whole: SequenceRange, state: StreamSummary, most: int) -> list[SequenceRange]:
-        options = self.options
-        dense = not whole.subjects and state.num_deleted == 0 and whole.first >= state.first_kept
-        dense = dense and whole.end <= state.last_seq + 1
-        pieces = split(
-            whole,
-            max_messages=options.max_messages_per_partition,
-            min_partitions=options.min_partitions,
-            probe=None if dense else self._probes[whole.stream],
-            max_pieces=most,
-        )
+    def _survey(self, whole: SequenceRange, state: StreamSummary) -> Survey:
+        return Survey(whole, None if _dense(whole, state) else self._probes[whole.stream])
+
+    def _split(self, survey: Survey, state: StreamSummary, tasks: int, most: int) -> list[SequenceRange]:
+        options, whole, dense = self.options, survey.whole, _dense(survey.whole, state)
+        pieces = split(survey, max_messages=most, tasks=tasks)
         largest = max((piece.count or 0 for piece in pieces), default=0)
         if largest > options.max_messages_per_partition:
             log.warning(
@@ -455,6 +456,12 @@ class Planner:
         found = self._each(bounds)
         starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         return self.ranges(Offset(starts), Offset(ends), states)
+
+
+def _dense(whole: SequenceRange, state: StreamSummary) -> bool:
+    """Whether all messages of a range are read, and none of its sequences is missing."""
+    kept = state.first_kept <= whole.first and whole.end <= state.last_seq + 1
+    return kept and not whole.subjects and state.num_deleted == 0
 
 
 # Buckets: the layouts are those of ADR-8 and ADR-20

@@ -5,9 +5,9 @@ A task reads all messages of its range that match, whatever was counted when it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from spark_jetstream.source.search import Point, Probe, find_cut
 #: state on the driver, so that larger tasks are faster beyond this number.
 MAX_PIECES = 10_000
 
-#: The most questions that `split` asks for one range.
+#: The most questions that `Survey` and `split` ask for one range.
 SPLIT_PROBES = 64
 
 # One cut between two pieces may take this many steps before its neighbourhood is good enough.
@@ -50,35 +50,81 @@ def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> 
     return ranges
 
 
-def split(
-    whole: SequenceRange,
-    *,
-    max_messages: int,
-    min_partitions: int = 1,
-    probe: Probe | None = None,
-    max_pieces: int = MAX_PIECES,
-) -> list[SequenceRange]:
-    """Cut a range into pieces of nearly equal size, one for each task.
+class _Gapless(NamedTuple):
+    """The `Probe` of a range up to ``end`` that misses no sequence."""
+
+    end: int
+
+    def pending(self, first: int) -> int:
+        return self.end - first
+
+    def peek(self, first: int) -> tuple[int, int] | None:
+        return first, 0
+
+
+class Survey:
+    """Counts in a range of a stream that may change during the survey. Without a ``probe`` the range has no gap.
+
+    Messages published after the range raise each later answer of the probe, so the difference of two answers is too
+    low if the one for the lower sequence came first, and else too high by up to ``drift``.
+    """
+
+    def __init__(self, whole: SequenceRange, probe: Probe | None = None) -> None:
+        self.probe = probe or _Gapless(whole.end)
+        self._total = self.probe.pending(whole.first)
+        self._rest = self.probe.pending(whole.end)
+        self.count = min(max(0, self._total - self._rest), whole.width)
+        self.whole = replace(whole, count=self.count)
+
+    def below(self, sequence: int) -> int:
+        """Return how many messages of the range are below a sequence."""
+        return self._total - self.probe.pending(sequence)
+
+    def drift(self) -> int:
+        """Return how many messages have been published after the range since the survey began."""
+        return max(0, self.probe.pending(self.whole.end) - self._rest)
+
+
+def shares(counts: Mapping[str, int], *, max_messages: int, min_partitions: int = 1) -> tuple[dict[str, int], int]:
+    """Share the tasks of a micro-batch out among its streams, which have so many messages each.
+
+    Return the number of tasks of each stream (>= 1), and how many messages a task may have. A stream gets as few tasks
+    as hold its messages. While these are fewer than ``min_partitions`` in all, the stream with the largest tasks gets
+    one more, of equal ones the first by name; a task without messages does not count. There are at most about
+    `MAX_PIECES` tasks, of more than ``max_messages`` if need be, unless ``min_partitions`` asks for more. The same
+    counts give the same tasks.
+    """
+    total = sum(counts.values())
+    max_messages = max(max_messages, _ceil(total, MAX_PIECES))
+    tasks = {name: max(1, _ceil(count, max_messages)) for name, count in counts.items()}
+    largest = [(-count / tasks[name], name) for name, count in counts.items() if count]
+    heapify(largest)
+    for _ in range(sum(tasks[name] for _, name in largest), min(min_partitions, total)):
+        _, name = largest[0]
+        tasks[name] += 1
+        heapreplace(largest, (-counts[name] / tasks[name], name))
+    return tasks, max_messages
+
+
+def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> list[SequenceRange]:
+    """Cut the range of a survey into pieces of nearly equal size, one for each task.
 
     The pieces cover the range exactly and do not overlap. None with a known count is empty; an empty range gives [].
-    There are at least ``min_partitions`` if there are that many messages, and otherwise at most about ``max_pieces``,
-    of more than ``max_messages`` if need be. Without a ``probe`` no sequence of the range may be missing, and
-    arithmetic gives the cuts. Otherwise ``probe`` is asked, at most `SPLIT_PROBES` times. Beyond that a range is cut
-    evenly by sequences: its pieces have the count None, and may hold more than ``max_messages`` or nothing. A range
-    with a count of 0 is not cut, and still read: counts may be wrong.
+    There are at least ``tasks`` (>= 1) if there are that many messages. Where arithmetic does not give the cuts, the
+    probe is asked, at most `SPLIT_PROBES` times together with the survey. Beyond that a range is cut evenly by
+    sequences: its pieces have the count None, and may hold more than ``max_messages`` or nothing. A range with a count
+    of 0 is not cut, and still read: counts may be wrong.
 
     A task that finds less than ``count`` reports a loss. So counts by probes are never too high: they are lowered by
-    the number of messages published during the survey, and None if nothing is left.
+    the number of messages published since the survey began, and None if nothing is left.
     """
+    whole, count = survey.whole, survey.count
     if whole.width == 0:
         return []
-    survey = None if probe is None else _Survey(whole, probe)
-    count = whole.width if survey is None else survey.count
-    max_messages = max(max_messages, _ceil(count, max_pieces))
-    pieces = max(_ceil(count, max_messages), min(min_partitions, count))
-    if survey is None or count == whole.width or pieces <= 1:
-        return _evenly(replace(whole, count=count), max(1, pieces))
-    return _by_probes(whole, survey, max_messages, min_partitions)
+    pieces = max(_ceil(count, max_messages), min(tasks, count))
+    if count == whole.width or pieces <= 1:
+        return _evenly(whole, max(1, pieces))
+    return _by_probes(survey, max_messages, pieces)
 
 
 def _evenly(whole: SequenceRange, pieces: int) -> list[SequenceRange]:
@@ -96,29 +142,6 @@ def _pieces(count: int, most: int) -> int:
     return 1 if count <= most else _ceil(count, most - most // 8)
 
 
-class _Survey:
-    """Counts in a range of a stream that may change during the survey.
-
-    Messages published behind the range raise each later answer of the probe, so the difference of two answers is too
-    low if the one for the lower sequence came first, and else too high by up to ``drift``.
-    """
-
-    def __init__(self, whole: SequenceRange, probe: Probe) -> None:
-        self.probe = probe
-        self._end = whole.end
-        self._total = probe.pending(whole.first)
-        self._behind = probe.pending(whole.end)
-        self.count = min(max(0, self._total - self._behind), whole.width)
-
-    def below(self, sequence: int) -> int:
-        """Return how many messages of the range are below a sequence."""
-        return self._total - self.probe.pending(sequence)
-
-    def drift(self) -> int:
-        """Return how many messages have been published behind the range since the survey began."""
-        return max(0, self.probe.pending(self._end) - self._behind)
-
-
 class _Part(NamedTuple):
     """The messages between two points, which become so many pieces."""
 
@@ -131,13 +154,14 @@ class _Part(NamedTuple):
         return self.high.below - self.low.below
 
 
-def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int) -> list[SequenceRange]:
+def _by_probes(survey: Survey, most: int, least: int) -> list[SequenceRange]:
+    whole = survey.whole
     head = survey.probe.peek(whole.first)
     if head is None or head[0] >= whole.end:
-        return [replace(whole, count=survey.count)]
+        return [whole]
     left = SPLIT_PROBES - 4  # the peek, and three of the survey
 
-    pieces = max(_pieces(survey.count, most), min(least, survey.count))
+    pieces = max(_pieces(survey.count, most), least)
     # The largest part first: what is still uncounted when the probes are used up is then as small as can be.
     todo = [(-pieces, _Part(pieces, Point(head[0], 0), Point(whole.end, survey.count)))]
     done: list[_Part] = []
@@ -166,7 +190,7 @@ def _by_probes(whole: SequenceRange, survey: _Survey, most: int, least: int) -> 
     return ranges
 
 
-def _cut(part: _Part, survey: _Survey, probes: int) -> tuple[Point | None, int]:
+def _cut(part: _Part, survey: Survey, probes: int) -> tuple[Point | None, int]:
     """Return a point near the middle of a part that has messages on both sides, and the number of probes used."""
     low, high, pieces, size = part.low, part.high, part.pieces, part.size
     ahead = pieces // 2

@@ -21,9 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jetstream import errors
 from spark_jetstream.java import ensure_java
 from spark_jetstream.options import options_markdown
-from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import COLUMNS
-from spark_jetstream.source.ranges import split
+from spark_jetstream.source.ranges import shares
 from spark_jetstream.testing import NatsServer
 from tests.cli.test_server import serving
 from tests.support.identities import Operator, user
@@ -360,11 +359,12 @@ def test_the_columns_are_those_of_the_schema(name: str) -> None:
 
 
 def test_the_tasks_of_the_page_on_tuning_are_what_the_planner_makes() -> None:
-    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| (\d+) \|$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE)
-    assert len(rows) == 5
+    rows = re.findall(r"^\| ([\d,+ ]+) \| (\d+) \| (\d+) \|$", (ROOT / "docs" / "tuning.md").read_text(), re.MULTILINE)
+    assert len(rows) == 7
     for messages, least, tasks in rows:
-        whole = SequenceRange("ORDERS", 1, int(messages.replace(",", "")) + 1, None, "2026-03-01T00:00:00Z")
-        assert len(split(whole, max_messages=50_000, min_partitions=int(least))) == int(tasks)
+        counts = {str(at): int(count.replace(",", "")) for at, count in enumerate(messages.split(" + "))}
+        made, _ = shares(counts, max_messages=50_000, min_partitions=int(least))
+        assert sum(made.values()) == int(tasks)
 
 
 def test_the_errors_that_troubleshooting_quotes_are_those_of_the_package() -> None:

@@ -13,11 +13,12 @@ import pytest
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
-from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.source import durable
 from spark_jetstream.source import planner as planning
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
+from spark_jetstream.source.ranges import Survey
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import full
 from tests.support.fake_jetstream import CREATED, FakeJetStream
@@ -104,6 +105,29 @@ def test_a_batch_read(server: NatsServer, given: dict[str, Any]) -> None:
         if len(wanted) // most < 40:  # with more pieces than that the questions run out
             assert None not in [part.count for part in parts]
         assert len(parts) >= min(minimum, len(wanted))
+
+
+def test_several_streams_share_the_tasks_whichever_is_counted_first(server: NatsServer) -> None:
+    for name, messages in (("A", 240), ("B", 201), ("C", 5)):
+        create(server.url, name)
+        fill(server.url, name, messages)
+    api(server.url, "STREAM.MSG.DELETE.B", {"seq": 100})
+    planner = driver(server.url, "B,C,A", minPartitions=6)
+    [(start, end)] = run(planner)
+    parts = planner.ranges(start, end)
+    assert [part.stream for part in parts] == list("AAABBC")
+    again = driver(server.url, "C,B,A", minPartitions=6)
+    survey, counted = again._survey, {name: threading.Event() for name in "ABC"}
+
+    def last_first(whole: SequenceRange, state: StreamSummary) -> Survey:
+        following = {"A": "B", "B": "C"}.get(whole.stream)
+        assert following is None or counted[following].wait(60)
+        found = survey(whole, state)
+        counted[whole.stream].set()
+        return found
+
+    again._survey = last_first  # type: ignore[method-assign]
+    assert again.ranges(start, end) == parts
 
 
 # Micro-batches

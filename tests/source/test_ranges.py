@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.ranges import MAX_PIECES, SPLIT_PROBES, ranges_between, split
+from spark_jetstream.source.ranges import MAX_PIECES, SPLIT_PROBES, Survey, ranges_between, shares, split
+from spark_jetstream.source.search import Probe
 from tests.support.planning import FakeStream, MovingStream, matches, runs, scattered
 
 CREATED = "2026-02-03T04:05:06.1Z"
@@ -21,6 +23,15 @@ LATER = "2026-02-04T00:00:00Z"
 
 def a_range(first: int, end: int, count: int | None = None) -> SequenceRange:
     return SequenceRange("ORDERS", first, end, count, CREATED, ("orders.*",))
+
+
+def cut(
+    whole: SequenceRange, *, max_messages: int, min_partitions: int = 1, probe: Probe | None = None
+) -> list[SequenceRange]:
+    """The tasks of a batch of one stream."""
+    survey = Survey(whole, probe)
+    tasks, most = shares({"ORDERS": survey.count}, max_messages=max_messages, min_partitions=min_partitions)
+    return split(survey, max_messages=most, tasks=tasks["ORDERS"])
 
 
 def check_cover(whole: SequenceRange, pieces: list[SequenceRange]) -> None:
@@ -67,6 +78,52 @@ def test_between_two_offsets() -> None:
     ]
 
 
+# Shares of several streams
+
+
+def tasks_of(counts: dict[str, int], least: int, most: int = 50_000) -> dict[str, int]:
+    return shares(counts, max_messages=most, min_partitions=least)[0]
+
+
+def test_min_partitions_counts_for_the_batch() -> None:
+    counts = {"A": 100_000, "B": 100_000, "C": 500}
+    assert tasks_of(counts, 6) == {"A": 3, "B": 2, "C": 1}
+    assert tasks_of(counts, 1) == tasks_of(counts, 5) == {"A": 2, "B": 2, "C": 1}
+    assert tasks_of({"A": 10, "B": 0, "C": 10}, 4) == {"A": 2, "B": 1, "C": 2}
+    assert tasks_of({"A": 1_000, "B": 100, "C": 100}, 12) == {"A": 10, "B": 1, "C": 1}
+    assert tasks_of({"A": 2, "B": 1}, 100) == {"A": 2, "B": 1}
+    assert tasks_of({"A": 0}, 8) == {"A": 1}
+    assert tasks_of({}, 8) == {}
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("ABCDEFGH"), st.integers(0, 10**6)),
+    st.integers(1, 300),
+    st.integers(1_000, 10**6),
+    st.randoms(use_true_random=False),
+)
+def test_shares_by_messages(counts: dict[str, int], least: int, most: int, random: Random) -> None:
+    tasks = tasks_of(counts, least, most)
+    needed = {name: -(-count // most) for name, count in counts.items()}
+    full = {name: number for name, number in tasks.items() if counts[name]}
+    assert sum(full.values()) == max(sum(needed.values()), min(least, sum(counts.values())))
+    for name, number in tasks.items():
+        assert max(1, needed[name]) <= number <= max(1, counts[name])
+        if number > max(1, needed[name]):
+            # Its last task went to no other stream, because its tasks were the largest.
+            assert all(counts[name] / (number - 1) >= counts[other] / full[other] for other in full)
+    # Whatever the order in which the streams were counted: a batch that runs again must have the same tasks.
+    names = list(counts)
+    random.shuffle(names)
+    assert tasks_of({name: counts[name] for name in names}, least, most) == tasks
+
+
+def test_beyond_some_number_of_tasks_those_of_all_streams_are_larger() -> None:
+    tasks, most = shares({"A": 3 * 10**9, "B": 10**9}, max_messages=1_000)
+    assert (tasks, most) == ({"A": 7_500, "B": 2_500}, 400_000)
+
+
 # Splits without questions
 
 
@@ -75,7 +132,7 @@ def test_between_two_offsets() -> None:
 def test_a_dense_range_is_cut_by_arithmetic(first: int, size: int, max_messages: int, least: int) -> None:
     max_messages = max(max_messages, size // 500)
     whole = a_range(first, first + size)
-    pieces = split(whole, max_messages=max_messages, min_partitions=least)
+    pieces = cut(whole, max_messages=max_messages, min_partitions=least)
     check_cover(whole, pieces)
     assert [piece.count for piece in pieces] == [piece.width for piece in pieces]
     assert len(pieces) == max(-(-size // max_messages), min(least, size))
@@ -85,8 +142,8 @@ def test_a_dense_range_is_cut_by_arithmetic(first: int, size: int, max_messages:
 
 def test_a_range_counted_as_empty_is_read_all_the_same() -> None:
     for probe in (None, FakeStream([1, 9])):
-        assert split(a_range(5, 5), max_messages=10, min_partitions=4, probe=probe) == []
-    assert split(a_range(5, 100), max_messages=10, min_partitions=4, probe=FakeStream([])) == [a_range(5, 100, 0)]
+        assert cut(a_range(5, 5), max_messages=10, min_partitions=4, probe=probe) == []
+    assert cut(a_range(5, 100), max_messages=10, min_partitions=4, probe=FakeStream([])) == [a_range(5, 100, 0)]
 
 
 # Splits by probes
@@ -101,7 +158,7 @@ def test_pieces_cover_the_range(matching: set[int], max_messages: int, least: in
     end = data.draw(st.integers(first + 1, stream.end + 10)) if data else stream.end
     total = stream.count(first, end)
     whole = a_range(first, end)
-    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
+    pieces = cut(whole, max_messages=max_messages, min_partitions=least, probe=stream)
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
     for piece in pieces:
@@ -117,7 +174,7 @@ def test_pieces_cover_the_range(matching: set[int], max_messages: int, least: in
 def test_few_messages_are_cut_as_asked(matching: set[int], least: int) -> None:
     stream = FakeStream(matching)
     whole = a_range(1, stream.end)
-    pieces = split(whole, max_messages=25, min_partitions=least, probe=stream)
+    pieces = cut(whole, max_messages=25, min_partitions=least, probe=stream)
     check_cover(whole, pieces)
     assert len(pieces) == min(least, len(matching))
 
@@ -138,7 +195,7 @@ def test_few_messages_are_cut_as_asked(matching: set[int], least: int) -> None:
 def test_pieces_are_nearly_equal_and_cheap(matching: Sequence[int], max_messages: int, least: int) -> None:
     stream = FakeStream(matching)
     whole = a_range(1, stream.end)
-    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
+    pieces = cut(whole, max_messages=max_messages, min_partitions=least, probe=stream)
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
     sizes = [stream.count(piece.first, piece.end) for piece in pieces]
@@ -151,11 +208,11 @@ def test_pieces_are_nearly_equal_and_cheap(matching: Sequence[int], max_messages
 
 def test_a_large_plan_ends_with_pieces_of_unknown_counts() -> None:
     hostile = FakeStream(runs(INT64_MAX, 40, 500))
-    check_cover(a_range(1, hostile.end), split(a_range(1, hostile.end), max_messages=100, probe=hostile))
+    check_cover(a_range(1, hostile.end), cut(a_range(1, hostile.end), max_messages=100, probe=hostile))
     assert hostile.calls <= SPLIT_PROBES
     stream = FakeStream(scattered(10_000_000, 100_000))
     whole = a_range(1, stream.end)
-    pieces = split(whole, max_messages=500, probe=stream)
+    pieces = cut(whole, max_messages=500, probe=stream)
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
     assert 200 <= len(pieces) <= 300
@@ -182,7 +239,7 @@ def test_a_stream_that_moves_is_covered_and_not_promised_more_than_it_has(
     """A task that finds less than promised reports a loss: nothing may be promised that is not there."""
     stream = MovingStream(matching, seed, removes=removes)
     whole = a_range(1, stream.end)
-    pieces = split(whole, max_messages=max_messages, min_partitions=least, probe=stream)
+    pieces = cut(whole, max_messages=max_messages, min_partitions=least, probe=stream)
     check_cover(whole, pieces)
     assert stream.calls <= SPLIT_PROBES
     assert all(piece.count is None or piece.count >= 0 for piece in pieces)
@@ -198,16 +255,16 @@ def test_a_stream_that_moves_is_covered_and_not_promised_more_than_it_has(
 @pytest.mark.parametrize("probed", [False, True])
 def test_beyond_some_number_of_tasks_they_are_larger(last: int, probed: bool) -> None:
     whole = a_range(1, last + 1)
-    pieces = split(whole, max_messages=100_000, probe=FakeStream(range(1, last + 1)) if probed else None)
+    pieces = cut(whole, max_messages=100_000, probe=FakeStream(range(1, last + 1)) if probed else None)
     check_cover(whole, pieces)
     assert MAX_PIECES <= len(pieces) <= 1.5 * MAX_PIECES
     assert max(piece.width for piece in pieces) <= 2 * last // MAX_PIECES
     # Unless that many are asked for.
-    assert len(split(whole, max_messages=1, min_partitions=20_000)) == 20_000
+    assert len(cut(whole, max_messages=1, min_partitions=20_000)) == 20_000
 
 
 def test_a_sparse_range_is_planned_by_what_it_holds() -> None:
     stream = FakeStream([1, 2, 2**40])
     whole = a_range(1, stream.end)
-    assert split(whole, max_messages=100_000, probe=stream) == [a_range(1, stream.end, 3)]
+    assert cut(whole, max_messages=100_000, probe=stream) == [a_range(1, stream.end, 3)]
     assert stream.calls <= 4
