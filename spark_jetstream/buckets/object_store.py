@@ -141,7 +141,7 @@ def read_note(data: bytes, subject: str) -> tuple[str, ...]:
     try:
         body = json.loads(data)
         uploads = body["uploads"] if body["version"] == 1 else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         uploads = None
     # An id with a wildcard would match the chunks of other objects.
     if not isinstance(uploads, list) or not all(isinstance(nuid, str) and _TOKEN.fullmatch(nuid) for nuid in uploads):

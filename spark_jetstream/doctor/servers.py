@@ -284,7 +284,7 @@ def _check_user(connection: Connection) -> Iterator[Finding]:
             return
         yield unknown("account", f"may not ask at {_WHO_AM_I}, which is optional")
         return
-    except (JetStreamError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (JetStreamError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         yield unknown("account", f"the server does not say: {error}")
         return
     yield ok("account", f"{account}, user {user or 'not named'}")

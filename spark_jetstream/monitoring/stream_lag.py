@@ -80,7 +80,7 @@ def _offset(value: Any) -> Offset | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:  # "None" before the first micro-batch
+        except (ValueError, RecursionError):  # "None" before the first micro-batch
             return None
     ours = isinstance(value, Mapping) and {"version", "streams"} <= value.keys()
     return Offset.from_json(value) if ours else None

@@ -21,6 +21,9 @@ _LAST_NANOSECOND = 2**63 - 1
 
 _FIELDS = ("next", "created", "last_timestamp")
 
+#: What to do about an offset that cannot be used: the end of each `OffsetError` of a checkpoint.
+REMEDY = "restore the checkpoint from a backup, or start the query with a new one"
+
 
 class OffsetError(JetStreamError, ValueError):
     """An offset is malformed, or was written by a newer release."""
@@ -78,15 +81,24 @@ class Offset:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Offset:
-        """Read what `to_json` wrote. Raises `OffsetError` for anything else."""
-        if not isinstance(content, Mapping):
-            raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")
-        _check_version(content)
-        _check_fields(content, ("version", "streams"), "the offset")
-        streams = content["streams"]
-        if not isinstance(streams, Mapping):
-            raise OffsetError(f"'streams' of an offset must be a JSON object, not {_shown(streams)}")
-        return cls({name: _position(name, fields) for name, fields in streams.items()})
+        """Read what `to_json` wrote of one stream or more. Raises `OffsetError` for anything else."""
+        try:
+            return cls(_positions(content))
+        except OffsetError as error:
+            raise OffsetError(f"{error}; {REMEDY}") from None
+        except RecursionError:  # of `repr`, where the JSON was just not too deep for its parser
+            raise OffsetError(f"the offset is nested too deeply; {REMEDY}") from None
+
+
+def _positions(content: Mapping[str, Any]) -> dict[str, StreamPosition]:
+    if not isinstance(content, Mapping):
+        raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")
+    _check_version(content)
+    _check_fields(content, ("version", "streams"), "the offset")
+    streams = content["streams"]
+    if not isinstance(streams, Mapping) or not streams:
+        raise OffsetError(f"'streams' of an offset must be a JSON object of at least one stream, not {_shown(streams)}")
+    return {name: _position(name, fields) for name, fields in streams.items()}
 
 
 def _check_version(content: Mapping[str, Any]) -> None:
@@ -98,7 +110,7 @@ def _check_version(content: Mapping[str, Any]) -> None:
     if version > VERSION:
         raise OffsetError(
             f"the offset was written by a newer release of spark-jetstream"
-            f" (format {version}; this one reads formats up to {VERSION})"
+            f" (format {version}; this one reads formats up to {VERSION}): use that one"
         )
 
 

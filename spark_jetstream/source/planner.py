@@ -182,6 +182,7 @@ class Planner:
         if start is None:
             # The end of the stream, because an offset must never go back.
             return Offset({name: latest_position(state) for name, state in self._look().items()})
+        self._check_streams(start)
         states = self._look()
         known = {name: self._continued(name, start, states[name]) for name in self._probes}
 
@@ -210,6 +211,21 @@ class Planner:
         if limited:
             ends = self._within_limits(known, ends, backlogs, states)
         return Offset(ends)
+
+    def _check_streams(self, offset: Offset) -> None:
+        """Refuse the offset of another query, and log which streams the query no longer reads."""
+        gone = [name for name in offset.streams if name not in self._probes]
+        if gone and len(gone) == len(offset.streams):
+            kind = "stream" if self.options.streams else "bucket" if self.options.bucket else "objectBucket"
+            raise OptionError(
+                f"the checkpoint is of another query: it has {', '.join(gone)}, and option {kind} names "
+                f"{', '.join(self.options.read_streams)}; correct the option, or start the query with a new checkpoint",
+                option=kind,
+            )
+        for name in gone:
+            if name not in self._warned:
+                self._warned.add(name)
+                log.warning("stream %s is in the checkpoint and not in option stream: its position is dropped", name)
 
     def _continued(self, name: str, start: Offset, state: StreamSummary) -> StreamPosition:
         """Return the position of `start` if the stream still continues there, and where to continue otherwise."""
@@ -364,6 +380,8 @@ class Planner:
         self, start: Offset, end: Offset, states: Mapping[str, StreamSummary] | None = None
     ) -> list[SequenceRange]:
         """Return the tasks between two offsets: always the same messages. `states` are those the offsets come from."""
+        self._check_streams(start)
+        self._check_streams(end)
         wholes = {whole.stream: whole for whole in ranges_between(start, end, self.options.subjects)}
         for name in wholes:
             if name not in self._probes:

@@ -7,7 +7,10 @@ error in an option is raised where Spark reports it well (a failing constructor 
 from __future__ import annotations
 
 import functools
+import json
 import re
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -29,7 +32,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
-from spark_jetstream.source.offsets import Offset
+from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner, find_bucket, first_requests
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.spark_process import find_file, freeze_imports
@@ -239,6 +242,17 @@ class _StreamReader(_Source, DataSourceStreamReader):
     def commit(self, end: dict[str, Any]) -> None:
         """Move the durable consumers (option durable): everything before `end` is in the sink."""
         self.open_planner().commit(Offset.from_json(end))
+
+    def stop(self) -> None:
+        """Replace the error of an offset that Spark's process cannot parse: it calls this while the error passes."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, (ValueError, RecursionError)):
+            return
+        modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if modules[-1].partition(".")[0] == "json" and __name__ not in modules:
+            # A huge number is a `ValueError` too, whose text has an advice that would not help.
+            fault = f": {error}" if isinstance(error, json.JSONDecodeError) else ", or its parts are too large"
+            raise OffsetError(f"an offset in the checkpoint is not JSON{fault}; {REMEDY}") from None
 
 
 if ADMISSION_CONTROL:

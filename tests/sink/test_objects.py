@@ -191,7 +191,8 @@ class TestRows:
 
     def test_notes(self) -> None:
         assert read_note(note_body(["a", "B-1"]), "s") == ("a", "B-1")
-        for broken in (b"", b"[]", b'{"version":2,"uploads":[]}', b'{"version":1}', b'{"version":1,"uploads":[">"]}'):
+        bad = (b"", b"[]", b'{"version":2,"uploads":[]}', b'{"version":1}', b'{"version":1,"uploads":[">"]}')
+        for broken in (*bad, b"[" * 100_000):
             with pytest.raises(ProtocolError, match="noted of uploads at s cannot be read"):
                 read_note(broken, "s")
 

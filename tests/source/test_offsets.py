@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import pickle
+import struct
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.streaming import python_streaming_source_runner as runner
+from pyspark.sql.types import StructType
 
+from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.source.offsets import Offset, OffsetError, StreamPosition
+from spark_jetstream.source.reader import JetStreamStreamReader
 
 CREATED = "2026-02-03T04:05:06.123456789Z"
 
@@ -30,13 +37,15 @@ GOLDEN_OFFSET = Offset(
     }
 )
 
+COLUMNS_SCHEMA = StructType().add("sequence", "long")
+
 positions = st.builds(
     StreamPosition,
     next=st.integers(1, 2**64 - 1),
     created=st.text(min_size=1),
     last_timestamp=st.integers(0, 2**63 - 1),
 )
-offsets = st.builds(Offset, st.dictionaries(st.text(min_size=1), positions, max_size=5))
+offsets = st.builds(Offset, st.dictionaries(st.text(min_size=1), positions, min_size=1, max_size=5))
 
 
 def one(**changes: Any) -> dict[str, Any]:
@@ -95,6 +104,7 @@ BAD = [
     pytest.param({"version": 1}, "lacks the field 'streams'", id="no streams"),
     pytest.param({"version": 1, "streams": {}, "x": 1}, "unknown field 'x'", id="unknown field"),
     pytest.param({"version": 1, "streams": []}, "'streams' of an offset must be a JSON object", id="streams list"),
+    pytest.param({"version": 1, "streams": {}}, "of at least one stream, not {}", id="no stream"),
     pytest.param({"version": 1, "streams": {"": one()["streams"]["ORDERS"]}}, "with text, not with ''", id="no name"),
     pytest.param({"version": 1, "streams": {"A": 5}}, "the offset of stream A must be a JSON object", id="integer"),
     pytest.param(one(next=...), "stream ORDERS lacks the field 'next'", id="no next"),
@@ -118,6 +128,7 @@ def test_refuses_in_one_sentence(content: Any, said: str) -> None:
         Offset.from_json(content)
     message = str(caught.value)
     assert said in message
+    assert message.endswith("; restore the checkpoint from a backup, or start the query with a new one")
     assert "\n" not in message
     assert len(message) < 300
     assert isinstance(caught.value, JetStreamError)
@@ -145,6 +156,89 @@ def test_any_json_gives_an_offset_or_an_offset_error(value: Any, where: str) -> 
     except OffsetError:
         return
     assert json.loads(json.dumps(offset.to_json())) == content
+
+
+# The text, which Spark's process parses
+
+
+def hand_over(text: str) -> None:
+    """Hand the text of an offset over as Spark's process for a streaming source does (`main` of its module)."""
+    reader = JetStreamStreamReader({"stream": "ORDERS"}, COLUMNS_SCHEMA)
+    infile, content = io.BytesIO(), text.encode(errors="replace")
+    for _ in ("start", "end"):
+        infile.write(struct.pack(">i", len(content)) + content)
+    infile.seek(0)
+    try:
+        runner.partitions_func(reader, JetStreamDataSource({}), COLUMNS_SCHEMA, 1, infile, io.BytesIO())
+    finally:
+        reader.stop()
+
+
+def refused(text: str) -> str:
+    with pytest.raises(OffsetError) as caught:
+        hand_over(text)
+    message = str(caught.value)
+    assert message.endswith("; restore the checkpoint from a backup, or start the query with a new one")
+    assert "\n" not in message
+    assert len(message) < 300
+    # Spark prints a chain of errors as several tracebacks.
+    assert caught.value.__suppress_context__
+    return message
+
+
+def test_the_text_of_an_offset_is_whole() -> None:
+    hand_over(GOLDEN)
+    hand_over(f" {GOLDEN}\n")
+    for end in range(len(GOLDEN)):
+        refused(GOLDEN[:end])
+    for more in (*"x}]0", GOLDEN):
+        refused(GOLDEN + more)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not JSON: Expecting value: line 1 column 1"),
+        ("-", "is not JSON: Expecting value: line 1 column 1"),
+        ("hello", "is not JSON: Expecting value"),
+        ("\ufeff{}", "is not JSON: Unexpected UTF-8 BOM"),
+        ("[" * 100_000, "is not JSON, or its parts are too large"),
+        (GOLDEN.replace("1001", "9" * 5000), "is not JSON, or its parts are too large"),
+        ("null", "an offset must be a JSON object"),
+        (GOLDEN.replace("}}}", '}}, "streams": {}}'), "of at least one stream"),
+    ],
+    ids=["empty", "dash", "word", "mark", "deep", "huge", "null", "twice"],
+)
+def test_what_is_wrong_with_the_text(text: str, said: str) -> None:
+    assert said in refused(text)
+
+
+def test_json_that_is_hardly_too_deep() -> None:
+    """Its parser takes it and `repr` does not, at a depth that depends on the stack."""
+    for depth in range(1, 1100):
+        refused('{"version": 1, "streams": %s}' % ("[" * depth + "]" * depth))
+
+
+@settings(deadline=None)
+@given(
+    st.text()
+    | st.lists(st.sampled_from(["{", "}", "[", "]", ":", ",", '"version"', '"streams"', "1", "-", "NaN"])).map("".join)
+    | st.tuples(st.integers(0, len(GOLDEN)), st.integers(0, len(GOLDEN)), st.text(max_size=3)).map(
+        lambda cut: GOLDEN[: cut[0]] + cut[2] + GOLDEN[cut[1] :]
+    )
+)
+def test_any_text_gives_an_offset_or_an_offset_error(text: str) -> None:
+    with contextlib.suppress(OffsetError):
+        hand_over(text)
+
+
+def test_errors_of_the_reader_itself_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> Offset:
+        return Offset(json.loads("{"))
+
+    monkeypatch.setattr(Offset, "from_json", fail)
+    with pytest.raises(json.JSONDecodeError):
+        hand_over(GOLDEN)
 
 
 def test_positions_are_checked_when_made() -> None:

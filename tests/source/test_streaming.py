@@ -10,14 +10,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_jetstream.errors import DataLossError
+from spark_jetstream.errors import DataLossError, OptionError
 from spark_jetstream.source.planner import Planner
 from tests.conftest import SparkLog
 from tests.support import calls, planning
 from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.queries import Run, available_now, offsets, start, streaming
+from tests.support.queries import Run, available_now, offsets, refusal, start, streaming
 from tests.support.reading import between, wait_until
 from tests.support.streams import MakeStream, Stream
 
@@ -200,8 +200,8 @@ def test_a_restarted_query_goes_on_exactly(stream: MakeStream) -> None:
     assert run.counts == [10, 2]
 
 
-def test_a_stream_added_and_removed_on_restart(stream: MakeStream) -> None:
-    """An added stream is read from where the options say, and a removed one is forgotten."""
+def test_a_stream_added_and_removed_on_restart(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+    """An added stream is read from where the options say, and a removed one is forgotten, with a word."""
     old, new = stream(), stream()
     old.fill(10)
     new.fill(6)
@@ -215,11 +215,51 @@ def test_a_stream_added_and_removed_on_restart(stream: MakeStream) -> None:
     assert query.run(stream=both).rows == []
     new.fill(4)
     old.fill(4)
+    dropped = f"stream {new.name} is in the checkpoint and not in option stream: its position is dropped"
+    assert dropped not in caplog.text
     assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [(old.name, n) for n in between(14, 18)]
+    assert caplog.text.count(dropped) == 1
+    with pytest.raises(OptionError, match=f"of another query: it has {old.name}, and option stream names {new.name};"):
+        query.run(stream=new.name)
     # Back again, it is a new stream for the query.
     run = query.run(stream=both)
     assert of(run, new.name) == between(1, 11)
     assert of(run, old.name) == []
+
+
+def test_offsets_of_another_query(stream: MakeStream) -> None:
+    """None of them is read as an empty batch, whichever end of it has the stranger."""
+    s, other = stream(), stream()
+    s.fill(10)
+    other.fill(10)
+    ours, theirs = (next(planning.run(planning.driver(s.url, each.name))) for each in (s, other))
+    planner = planning.driver(s.url, s.name)
+    assert len(planner.ranges(*ours)) == 1
+    for batch in ((ours[0], theirs[1]), (theirs[0], ours[1]), theirs):
+        with pytest.raises(OptionError, match=f"it has {other.name}, and option stream names {s.name};"):
+            planner.ranges(*batch)
+    with pytest.raises(OptionError, match="option bucket names KV_settings;"):
+        planning.driver(s.url, bucket="settings").latest(ours[1], limited=True)
+
+
+def test_spark_shows_what_is_wrong_with_an_offset(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    s = stream()
+    for _ in range(2):
+        s.fill(3)
+        available_now(streaming(spark, s.url, s.name, ONLY), tmp_path)
+    file = tmp_path / "offsets" / "1"
+    (tmp_path / "offsets" / ".1.crc").unlink()
+    whole = file.read_text()
+    position = whole.splitlines()[2]
+    file.write_text(whole.replace(position, position[:30]))
+    with pytest.raises(StreamingQueryException) as caught:
+        available_now(streaming(spark, s.url, s.name, ONLY), tmp_path)
+    kind, sentence = refusal(caught.value)
+    assert kind == "OffsetError"
+    assert sentence.startswith("an offset in the checkpoint is not JSON: ")
+    assert sentence.endswith("; restore the checkpoint from a backup, or start the query with a new one")
+    file.write_text(whole)
+    assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).rows == []
 
 
 # Data loss
