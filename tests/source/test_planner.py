@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain, pairwise
 from typing import Any
