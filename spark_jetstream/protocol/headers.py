@@ -53,11 +53,11 @@ def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, I
     feeds = feeds[(feeds > 0) & (octets[feeds - 1] == _CR)]
     if len(feeds) and np.isin(bounds[1:] - 1, feeds, assume_unique=True).all():
         return np.concatenate((bounds[:1], feeds[:-1] + 1)), feeds - 1
+    # A block that begins with a line feed ends no line of the block before it, which may end with a carriage return.
+    feeds = feeds[~np.isin(feeds, bounds, assume_unique=True)]
     ends = np.union1d(feeds + 1, bounds[1:])
     begin = np.concatenate((bounds[:1], ends[:-1]))
-    closed = np.isin(ends - 1, feeds)
-    # A CR LF that a block's end cut in two belongs to no line; a line never begins after it ends.
-    return begin, np.maximum(begin, np.where(closed, ends - 2, ends))
+    return begin, np.where(np.isin(ends - 1, feeds), ends - 2, ends)
 
 
 def _stripped(octets: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
