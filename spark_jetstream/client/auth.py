@@ -26,6 +26,8 @@ from spark_jetstream.options.values import revealed, unseen
 
 _JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*([\w-]+\.[\w-]+\.[\w-]+)\s*-{3,}END NATS USER JWT-{3,}", re.ASCII)
 _SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED-{3,}")
+_PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:(?!-----)[\x00-\x7f])*-----END \1-----")
+_MARK = "\ufeff"  # some editors begin a file with it
 _MOST = 1 << 20  # bytes; credentials, seeds, keys and CA bundles are far smaller
 
 
@@ -99,15 +101,21 @@ class _Files:
         return None if value is None else _Given(inline, str(value), None)
 
     def pem(self, label: str, file: str, inline: str) -> _Given | None:
-        """Return the same for options with a certificate or a key in PEM form."""
-        pem = self.given(file, inline)
-        if pem is None:
+        """Return the same for options with a certificate or a key in PEM form: its blocks, without what is around."""
+        given = self.given(file, inline)
+        if given is None:
             return None
-        if "ENCRYPTED" in pem.content and label == "PRIVATE KEY":
-            raise OptionError(f"option {pem.option} holds an encrypted key, which is not supported", option=pem.option)
-        if not re.search(rf"-----BEGIN [A-Z ]*{label}-----", pem.content):
-            raise OptionError(f"option {pem.option} holds no {label.lower()} in PEM form", option=pem.option)
-        return pem
+        blocks = [block for block in _PEM.finditer(given.content) if block[1].endswith(label)]
+        content = "".join(f"{block[0]}\n" for block in blocks)
+        if "ENCRYPTED" in content and label == "PRIVATE KEY":
+            problem = "an encrypted key, which is not supported"
+        elif not blocks:
+            problem = f"no {label.lower()} in PEM form"
+        else:
+            # OpenSSL does not find a block behind a byte order mark.
+            path = None if given.content.startswith(_MARK) else given.path
+            return _Given(given.option, content, path)
+        raise OptionError(f"option {given.option} holds {problem}", option=given.option)
 
     def _read(self, option: str, given: str) -> _Given:
         path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
@@ -116,17 +124,15 @@ class _Files:
                 f"option {option} names a file that is not here and was not sent with the job", option=option
             )
         try:
-            with open(path, encoding="utf-8", newline="") as file:
+            # What counts is ASCII; a comment may have any encoding.
+            with open(path, encoding="utf-8", errors="replace", newline="") as file:
                 content = file.read(_MOST + 1)
         except OSError as error:
             problem = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
-        except UnicodeDecodeError:
-            problem = "is not a text file"
         else:
             if len(content) <= _MOST:
                 return _Given(option, content, path)
             problem = "is too large for what it should be"
-        # Outside of the except blocks: a decoding error carries along what was read.
         raise OptionError(f"option {option} names the file {path}, which {problem}", option=option)
 
 
@@ -143,7 +149,7 @@ def _credentials(option: str, content: str) -> str:
 def _seed(option: str, content: str) -> str:
     """A bare seed, or the one between BEGIN and END lines."""
     decorated = _SEED.search(content)
-    seed = decorated[1] if decorated else content.strip()
+    seed = decorated[1] if decorated else content.removeprefix(_MARK).strip()
     _check_seed(option, seed)
     return seed
 

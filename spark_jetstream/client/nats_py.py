@@ -408,7 +408,10 @@ class CheckedWebSocket(WebSocketTransport):
             super().__init__()
             session = self._client
         opening = session.ws_connect(uri.geturl(), max_msg_size=_LONGEST_WS_MESSAGE, **tls)
-        self._ws = await asyncio.wait_for(opening, connect_timeout)
+        try:
+            self._ws = await asyncio.wait_for(opening, connect_timeout)
+        except ssl.SSLError as error:  # aiohttp's own, without what the one below it says of the certificate
+            raise (error.__cause__ or error) from None
         self._using_tls = bool(tls)
         self._greeting = Greeting(self._check)
         self._rest = b""

@@ -145,7 +145,8 @@ def test_seeds(tmp_path: Path) -> None:
     decorated = f"-----BEGIN USER NKEY SEED-----\n{USER_SEED}\n------END USER NKEY SEED------\n"
     assert arguments(nkeySeedSecret=f" {USER_SEED}\n")["nkeys_seed_str"] == USER_SEED
     assert arguments(nkeySeedSecret=decorated)["nkeys_seed_str"] == USER_SEED
-    assert arguments(nkeySeedFile=put(tmp_path / "seed", decorated))["nkeys_seed_str"] == USER_SEED
+    for content in (decorated, f"\ufeff{USER_SEED}\n"):
+        assert arguments(nkeySeedFile=put(tmp_path / "seed", content))["nkeys_seed_str"] == USER_SEED
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_wrong_seeds_and_credentials(tmp_path: Path, option: str, content: str, 
             for path in ("/nowhere/file", USER_SEED, CREDS, f"/run/{USER_SEED}")
         ),
         {"tlsCertFile": "/nowhere/file", "tlsKeySecret": "x"},
-        {"tlsKeyFile": "/nowhere/file", "tlsCertPem": "-----BEGIN CERTIFICATE-----"},
+        {"tlsKeyFile": "/nowhere/file", "tlsCertPem": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----"},
     ],
     ids=lambda options: next(iter(options)),
 )
@@ -191,7 +192,8 @@ def test_a_missing_file_is_refused_and_no_secret_in_its_place_shown(options: dic
 
 
 def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
-    assert "which is not a text file" in refused(nkeySeedFile=put(tmp_path / "a", b"\xff\xfe"))
+    assert "holds something else than an NKey seed" in refused(nkeySeedFile=put(tmp_path / "a", b"\xff\xfe"))
+    assert "holds no certificate in PEM form" in refused(tlsCaFile=put(tmp_path / "empty", ""))
     assert "which is too large" in refused(tlsCaFile=put(tmp_path / "b", b"x" * (1 << 20) + b"x"))
 
 
@@ -216,6 +218,32 @@ def test_an_authority_of_ones_own_is_the_only_one(tmp_path: Path, pems: dict[str
         assert len(context.get_ca_certs()) == 1
         assert context.verify_mode is ssl.CERT_REQUIRED
         assert context.check_hostname
+
+
+#: What may stand around the blocks of a PEM file.
+AROUND: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
+    "comment in UTF-8": ("# Zertifizierungsstelle für Übungen\n".encode(), bytes),
+    "comment in Latin-1": ("# Zertifizierungsstelle für Übungen\n".encode("latin-1"), bytes),
+    "byte order mark": (b"\xef\xbb\xbf", bytes),
+    "byte order mark and CR LF": (b"\xef\xbb\xbf", lambda pem: pem.replace(b"\n", b"\r\n")),
+    "text that asks for a password": (b"this one is not ENCRYPTED\n", bytes),
+}
+
+
+@pytest.mark.parametrize(("front", "change"), AROUND.values(), ids=AROUND.keys())
+def test_what_is_around_a_pem_block_does_not_matter(
+    tmp_path: Path, private_files: Path, pems: dict[str, str], front: bytes, change: Callable[[bytes], bytes]
+) -> None:
+    contents = {item: front + change(pem.encode()) + front for item, pem in pems.items()}
+    files = {item: put(tmp_path / f"{item}.pem", content) for item, content in contents.items()}
+    texts = {item: content.decode(errors="replace") for item, content in contents.items()}
+    for given in (
+        {"tlsCaFile": files["ca"], "tlsCertFile": files["cert"], "tlsKeyFile": files["key"]},
+        {"tlsCaPem": texts["ca"], "tlsCertPem": texts["cert"], "tlsKeySecret": texts["key"]},
+    ):
+        context = arguments(**given)["tls"]
+        assert isinstance(context, ssl.SSLContext)
+        assert len(context.get_ca_certs()) == 1
 
 
 @pytest.mark.parametrize("inline", [("cert", "key"), ("cert",), ("key",), ()], ids="+".join)
@@ -248,6 +276,7 @@ def test_a_certificate_and_its_key_are_files_or_texts_written_for_this_user_alon
     [
         ({"tlsCaPem": "no pem"}, "option tlsCaPem holds no certificate in PEM form"),
         ({"tlsCaPem": "{key}"}, "option tlsCaPem holds no certificate in PEM form"),
+        ({"tlsCaPem": "{empty}"}, "option tlsCaPem holds a certificate that cannot be read"),
         ({"tlsCaPem": "{broken}"}, "option tlsCaPem holds a certificate that cannot be read"),
         ({"tlsCertPem": "{key}", "tlsKeySecret": "{key}"}, "option tlsCertPem holds no certificate in PEM form"),
         ({"tlsCertPem": "{cert}", "tlsKeySecret": "{cert}"}, "option tlsKeySecret holds no private key in PEM form"),
@@ -262,6 +291,7 @@ def test_wrong_pem(private_files: Path, pems: dict[str, str], options: dict[str,
     torn = pems["key"].splitlines()
     texts = {
         **pems,
+        "empty": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----",
         "broken": pems["cert"].replace("MII", "AAA"),
         "torn": "\n".join([torn[0], *torn[2:]]),
         "encrypted": "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",

@@ -31,11 +31,13 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
     StreamNotFound,
+    UntrustedServer,
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.client import forks, in_child, tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -494,6 +496,20 @@ def test_a_server_without_the_tls_that_was_asked_for(server: NatsServer) -> None
         with pytest.raises(ConnectionFailed, match="the server offers none"):
             connect(given)
         assert b"never-in-the-clear" not in proxy.client_bytes
+
+
+@pytest.mark.parametrize("scheme", ["tls", "wss"])
+def test_an_authority_that_is_not_trusted(scheme: str, tmp_path: Path) -> None:
+    lease, other = PortLease(), tmp_path / "other"
+    other.mkdir()
+    tls_config(other)
+    tls = tls_config(tmp_path)
+    web = f'websocket {{ host: "{LOOPBACK}", port: {lease.port}, {tls} }}'
+    with NatsServer(config=f"{tls}\n{web}") as server:
+        url = f"wss://{LOOPBACK}:{lease.port}" if scheme == "wss" else server.url.replace("nats:", "tls:")
+        with pytest.raises(UntrustedServer, match=r"is not trusted \(options tlsCaFile, tlsHostname\): unable to get"):
+            connect(options(url, tlsCaFile=str(other / "ca.pem")))
+    lease.release()
 
 
 @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
