@@ -22,6 +22,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from pydantic import ValidationError
 from spark_jetstream.admin.models.base import Boolean, Check, Count, Model, String, Time, Volume, complaint
 from spark_jetstream.admin.models.streams import StreamConfig, StreamState
 from spark_jetstream.errors import BackupError, OptionError, ProtocolError
+from spark_jetstream.protocol.json_text import json_object
 
 META, DATA, MANIFEST = "backup.json", "stream.tar.s2", "spark_jetstream.json"
 """The names of the files of a backup."""
@@ -53,6 +55,7 @@ _PEEK = 256  # bytes kept from the beginning of the stream
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE = 1 << 20  # bytes read at a time
 _SMALL = 64 << 20  # bytes: more than the JSON files of any backup
+_HEADERS = 256 << 10  # bytes: more than the headers of the tar file of any backup
 
 
 class Manifest(Model):
@@ -154,12 +157,9 @@ def indented(body: Mapping[str, Any]) -> bytes:
 
 def _object(content: bytes, where: str) -> dict[str, Any]:
     try:
-        body = json.loads(content)
-    except ValueError:
-        raise BackupError(f"damaged backup: {where} is not JSON") from None
-    if not isinstance(body, dict):
-        raise BackupError(f"damaged backup: {where} is not a JSON object")
-    return body
+        return json_object(content)
+    except ValueError as error:
+        raise BackupError(f"damaged backup: {where} {error}") from None
 
 
 def _first_content(chunk: bytes) -> bytes:
@@ -276,7 +276,8 @@ def opened(source: Path) -> Iterator[Saved]:
             size = 0 if data is None else data.seek(0, io.SEEK_END)
         if meta_file is None or data is None:
             missing = source / (META if meta_file is None else DATA)
-            raise BackupError(f"{missing} is missing: {source} is not a backup of a stream, or not complete")
+            problem = f"{missing} is missing, or no plain file"
+            raise BackupError(f"{problem}: {source} is not a backup of a stream, or not complete")
         manifest = None if manifest_file is None else Manifest.from_json(description, str(source / MANIFEST))
         if manifest is not None and hashlib.sha256(content).hexdigest() != manifest.meta_sha256:
             raise BackupError(_differs(source / META))
@@ -321,10 +322,34 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     if source.is_dir():
         paths = [source / name for name in names]
         return [stack.enter_context(path.open("rb")) if path.is_file() else None for path in paths]
-    archive = stack.enter_context(tarfile.TarFile(source))
+    if not stat.S_ISREG(source.stat().st_mode):
+        raise BackupError(f"cannot read the backup {source}: it is neither a directory nor a file")
+    file = stack.enter_context(_TarSource(source))
+    try:
+        archive = stack.enter_context(tarfile.TarFile(fileobj=file))
+        plain = [member for member in archive if member.isfile() and not member.issparse()]
+    except (ValueError, OverflowError, RecursionError) as error:  # for headers that it does not check
+        raise tarfile.ReadError(str(error)) from None
+    file.left = None
     # In a tar file that was made of the directory, its name is in front of the others.
-    members = {member.name.rpartition("/")[2]: member for member in archive.getmembers() if member.isfile()}
+    members = {member.name.rpartition("/")[2]: member for member in plain}
     return [archive.extractfile(members[name]) if name in members else None for name in names]
+
+
+class _TarSource(io.BufferedReader):
+    """A tar file. While it is listed, no header can make `tarfile` read without end, or much at once."""
+
+    def __init__(self, source: Path) -> None:
+        super().__init__(io.FileIO(source))
+        self.left: int | None = _HEADERS
+        """How many bytes may still be read; None once it is listed."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.left is not None:
+            if size is None or not 0 <= size <= self.left:
+                raise tarfile.ReadError(f"its headers have more than {_HEADERS:,} bytes")
+            self.left -= size
+        return super().read(size)
 
 
 def _header(name: str, size: int) -> bytes:

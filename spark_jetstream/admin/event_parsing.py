@@ -13,6 +13,7 @@ from spark_jetstream.admin.models.base import hint
 from spark_jetstream.admin.models.events import EVENT_TYPES, Event, UnknownEvent
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.subjects import common_subjects, subject_fault
 from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 
@@ -54,20 +55,20 @@ def stored_event(message: StoredMessage) -> Event:
 def _json_object(data: bytes) -> dict[str, Any]:
     """Return a JSON object. Raises `ValueError` for other data, and for what cannot be written as JSON again."""
     try:
-        body = json.loads(data, parse_constant=_finite, parse_float=_finite)
+        body = json_object(data, parse_constant=_finite, parse_float=_finite)
         if _SURROGATE.search(data):
             json.dumps(body, ensure_ascii=False).encode()
-    except (UnicodeError, RecursionError, ValueError) as error:
+    except UnicodeError as error:
         raise ValueError(f"it is not JSON: {error}") from None
-    if isinstance(body, dict):
-        return body
-    raise ValueError("it is not a JSON object")
+    except ValueError as error:
+        raise ValueError(f"it {error}") from None
+    return body
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"{digits[:20]} is no number")
+        raise ValueError("a number that JSON does not have")
     return number
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from spark_jetstream.admin.models import events
 from spark_jetstream.admin.models.events import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
 from spark_jetstream.errors import printable
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import Timestamp
 
 SOURCE = "urn:nats:jetstream"
@@ -85,9 +86,9 @@ def _audit(event: events.ApiAudit) -> str:
 def _error(response: str) -> str:
     """Return the error of a reply of the API, or an empty text."""
     try:
-        error = json.loads(response).get("error")
+        error = json_object(response).get("error")
         return str(error["description"]) if error else ""
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return ""
 
 

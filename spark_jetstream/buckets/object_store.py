@@ -45,6 +45,7 @@ from spark_jetstream.client.requests import Connect, Requests, stream_info
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ProtocolError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE, upload_note
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
 from spark_jetstream.streams.lookup import RawMessage, last_message, nearest_stream
 
@@ -139,7 +140,7 @@ def note_body(nuids: Sequence[str]) -> bytes:
 def read_note(data: bytes, subject: str) -> tuple[str, ...]:
     """Return the ids of a note; raise `ProtocolError` for another payload."""
     try:
-        body = json.loads(data)
+        body = json_object(data)
         uploads = body["uploads"] if body["version"] == 1 else None
     except (ValueError, KeyError, TypeError, RecursionError):
         uploads = None

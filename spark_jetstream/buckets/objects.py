@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX
 
 #: What Go's client writes as `mtime`. It is never read: the time of an object is that of its meta message.
@@ -108,11 +109,9 @@ class ObjectMeta:
     def from_json(cls, data: bytes, bucket: str) -> ObjectMeta:
         """The meta of a message. `ProtocolError` names the bucket. Who reads the content checks the digest."""
         try:
-            body = json.loads(data)
-        except (ValueError, RecursionError):
-            raise ProtocolError(f"bucket {bucket}: a meta message is not JSON") from None
-        if not isinstance(body, dict):
-            raise ProtocolError(f"bucket {bucket}: a meta message is not a JSON object")
+            body = json_object(data)
+        except ValueError as error:
+            raise ProtocolError(f"bucket {bucket}: a meta message {error}") from None
         try:
             given = _MetaFields.model_validate(body)
         except ValidationError as error:

@@ -275,7 +275,7 @@ def _check_user(connection: Connection) -> Iterator[Finding]:
     """Check what the server says of the user, and its clock. Users with few permissions may not ask."""
     before = time.time_ns()
     try:
-        answer = json.loads(connection.request(_WHO_AM_I, b"", context="ask who I am"))
+        answer = connection.api(_WHO_AM_I, b"", context="ask who I am")
         user, account = str(answer["data"].get("user", "")), str(answer["data"]["account"])
         expires, clock = answer["data"].get("expires"), str(answer["server"]["time"])
     except PermissionDenied as error:

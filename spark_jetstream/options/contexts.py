@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from pydantic import SecretStr
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.servers import Login, Servers
 from spark_jetstream.options.values import did_you_mean, hidden, revealed, unseen
+from spark_jetstream.protocol.json_text import json_object
 
 _UNSUPPORTED = (
     "socks_proxy",
@@ -113,11 +113,9 @@ def _path(name: str) -> Path:
 def _fields(name: str, path: Path) -> dict[str, Any]:
     text = _read_text(path, f'"{name}"')
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        raise _error(f'"{name}" is not valid JSON') from None
-    if not isinstance(fields, dict):
-        raise _error(f'"{name}" is not a JSON object')
+        fields = json_object(text)
+    except ValueError as error:
+        raise _error(f'"{name}" {error}') from None
     for field in _UNSUPPORTED:
         if fields.get(field):
             raise _error(f'"{name}" sets {field}, which is not supported')

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_jetstream.errors import ApiError, ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
 
 if TYPE_CHECKING:
@@ -227,11 +228,9 @@ def reworded(error: Answer, text: str) -> Answer:
 def reply(payload: bytes, context: str) -> dict[str, Any]:
     """Return the JSON object of the reply to the request `context`. Raises `ApiError`, and `ProtocolError`."""
     try:
-        body = json.loads(payload)
-    except (ValueError, RecursionError):
-        raise ProtocolError(f"cannot {context}: the server's reply is not JSON") from None
-    if not isinstance(body, dict):
-        raise ProtocolError(f"cannot {context}: the server's reply is not a JSON object")
+        body = json_object(payload)
+    except ValueError as fault:
+        raise ProtocolError(f"cannot {context}: the server's reply {fault}") from None
     error = body.get("error")
     if isinstance(error, dict):
         raise api_error(error, context)

@@ -7,7 +7,6 @@ message id, or with an error object; a subject that no stream listens on gives a
 from __future__ import annotations
 
 import enum
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, printable
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.protocol.vectors import begins_with, load8, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, parse_status
@@ -136,7 +136,7 @@ class AckReader:
             answers.refused.append(Refusal(number, status.code, 0, status.description))
             return False
         try:
-            body = json.loads(payload)
+            body = json_object(payload)
             error = body.get("error")
             if error is not None:
                 answers.refused.append(_refusal(number, error))
@@ -144,7 +144,7 @@ class AckReader:
             stream, domain, sequence = body["stream"], body.get("domain", ""), _integer(body["seq"])
             if not (isinstance(stream, str) and stream and isinstance(domain, str) and sequence):
                 raise ValueError("no stream, no domain, or no sequence")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise ProtocolError(f"an acknowledgement cannot be read: {payload[:120]!r}") from None
         plain = _PLAIN_ANSWER.fullmatch(payload)
         if plain is not None and all(plain[1] != prefix for prefix, _, _ in self._streams):

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import shown
 
 MOST_URLS = 1000
@@ -37,11 +38,9 @@ class InfoCheck:
         wrong type.
         """
         try:
-            info = json.loads(line.removeprefix(b"INFO"))
-        except (ValueError, RecursionError):
-            raise ProtocolError("the server's INFO is not JSON") from None
-        if not isinstance(info, dict):
-            raise ProtocolError("the server's INFO is not a JSON object")
+            info = json_object(line.removeprefix(b"INFO"))
+        except ValueError as error:
+            raise ProtocolError(f"the server's INFO {error}") from None
         for name in _NEEDED if first else ():
             if name not in info:
                 raise ProtocolError(f"the server's INFO has no {name}")

@@ -12,6 +12,7 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ApiError, DeliveryError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.streams.lookup import last_message
 
 BUCKET = LEDGER_BUCKET
@@ -38,7 +39,7 @@ class TaskEntry:
     def from_json(cls, data: bytes, key: str) -> TaskEntry:
         """Return the entry that `to_json` has written. Raises `DeliveryError` for anything else."""
         try:
-            content = json.loads(data)
+            content = json_object(data)
             if content.pop("version") != _VERSION:
                 raise DeliveryError(
                     f"ledger entry {key} was written by a newer release of spark-jetstream: use that one"

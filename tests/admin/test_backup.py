@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -492,6 +495,106 @@ def test_single_files_that_are_damaged_are_refused(there: There) -> None:
             there.restore(path, "DAMAGED")
     with pytest.raises(BackupError, match=r"cannot read the backup .*nothing: No such file"):
         there.restore(there.folder / "nothing", "DAMAGED")
+
+
+def _tar(*entries: tuple[bytes, bytes, int | bytes, bytes]) -> bytes:
+    """A tar file of entries: kind, name, size (a number, or as it is in the header), content."""
+    blocks = []
+    for kind, name, size, content in entries:
+        entry = tarfile.TarInfo(name.decode())
+        entry.type = kind
+        entry.size = size if isinstance(size, int) else 0
+        head = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
+        if isinstance(size, bytes):
+            head[124 : 124 + len(size)] = size
+        head[148:156] = b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head)
+        blocks.append(bytes(head) + content + bytes(-len(content) % 512))
+    return b"".join(blocks) + bytes(1024)
+
+
+def _pax(record: bytes) -> tuple[bytes, bytes, int, bytes]:
+    return tarfile.XHDTYPE, b"x", len(record), record
+
+
+def _plain_file(name: str, content: bytes) -> tuple[bytes, bytes, int, bytes]:
+    return tarfile.REGTYPE, name.encode(), len(content), content
+
+
+DEEP = b'{"config":' + b"[" * 100_000 + b"]" * 100_000 + b',"state":{}}'
+SMALL = (_plain_file(META, b'{"config":{"name":"S"},"state":{}}'), _plain_file(DATA, OLD))
+
+#: Tar files that nobody has made with a tool for backups, and what the error says.
+CRAFTED: dict[str, tuple[bytes, str]] = {
+    "PAX header without a length": (_tar(_pax(b"size=7\n"), *SMALL), "damaged backup"),
+    "PAX size that is no number": (_tar(_pax(b"12 size=abc\n"), *SMALL), f"{DATA} is missing"),
+    "PAX size below 0": (_tar(_pax(b"12 size=-99\n"), *SMALL), f"{DATA} is missing"),
+    "PAX size of 10^30": (_tar(_pax(b"40 size=%d\n" % 10**30), *SMALL), "damaged backup"),
+    "PAX offset of a sparse file": (_tar(_pax(b"24 GNU.sparse.map=1,2,x\n"), *SMALL), "damaged backup"),
+    "chain of PAX headers": (_tar(*[_pax(b"")] * 400, *SMALL), "damaged backup"),
+    "long chain of PAX headers": (_tar(*[_pax(b"")] * 2000, *SMALL), "damaged backup"),
+    "large PAX header": (_tar(_pax(b"9 a=bcde\n" * 200_000), *SMALL), "headers have more than"),
+    "long name of 2^60 bytes": (_tar((b"L", b"l", b"\x80\0\0\0\x10" + bytes(7), b"")), "headers have more than"),
+    "long name below 0": (_tar((b"L", b"l", b"\xff" * 12, b"")), "damaged backup"),
+    "file of 2^60 bytes": (_tar((b"0", META.encode(), b"\x80\0\0\0\x10" + bytes(7), b"")), "cannot read"),
+    "entry that leads back to itself": (_tar(SMALL[0], (b"0", b"x", b"\xff" * 10 + b"\xfe\0", b"")), "headers|missing"),
+    "links": (_tar((tarfile.SYMTYPE, META.encode(), 0, b""), SMALL[1]), f"{META} is missing, or no plain file"),
+    "sparse file": (_tar((tarfile.GNUTYPE_SPARSE, META.encode(), 0, b""), SMALL[1]), f"{META} is missing"),
+    "deep JSON": (_tar(_plain_file(META, DEEP), SMALL[1]), f"{META} is nested too deeply"),
+    "deep manifest": (_tar(*SMALL, _plain_file(MANIFEST, DEEP)), f"{MANIFEST} is nested too deeply"),
+}
+
+
+def _open(path: Path) -> None:
+    with opened(path):
+        pass
+
+
+@pytest.mark.parametrize(("content", "said"), CRAFTED.values(), ids=CRAFTED.keys())
+def test_crafted_single_files_are_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.tar"
+    path.write_bytes(content)
+    with pytest.raises(BackupError, match=said) as caught:
+        _open(path)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero")):
+        with pytest.raises(BackupError, match=f"{path}: it is neither a directory nor a file"):
+            _open(path)
+    for name, other in ((META, DATA), (DATA, META)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / other).write_bytes(b"{}")
+        for make in (os.mkfifo, os.mkdir):
+            make(folder / name)
+            with pytest.raises(BackupError, match=f"{name} is missing, or no plain file"):
+                _open(folder)
+            (folder / name).rmdir() if make is os.mkdir else (folder / name).unlink()
+    folder = tmp_path / "sparse"
+    folder.mkdir()
+    for name in (META, DATA):
+        with (folder / name).open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(BackupError, match=f"{META} is not JSON"):
+        _open(folder)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.binary(min_size=1, max_size=12), st.booleans()), max_size=3))
+def test_any_change_of_a_single_file_is_seen_or_does_no_harm(changes: list[tuple[int, bytes, bool]]) -> None:
+    content = bytearray(_tar(_pax(b"20 path=backup.json\n"), _pax(b"18 mtime=1.000001\n"), *SMALL))
+    for at, new, signed in changes:
+        content[at : at + len(new)] = new
+        head = content[at - at % 512 :][:512]
+        if signed and len(head) == 512:
+            head[148:156] = b" " * 8
+            content[at - at % 512 + 148 : at - at % 512 + 156] = b"%06o\0 " % sum(head)
+    with tempfile.TemporaryDirectory() as folder, suppress(BackupError):
+        path = Path(folder) / "b.tar"
+        path.write_bytes(content)
+        _open(path)
 
 
 def test_any_cut_and_any_pieces_of_the_data_are_seen() -> None:

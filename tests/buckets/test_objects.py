@@ -134,7 +134,7 @@ def broken(**fields: Any) -> bytes:
     [
         (b"", "is not JSON"),
         (b"\xff", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
+        (b"[" * 100_000, "is nested too deeply"),
         (b'{"name":"a","size":' + b"9" * 5000 + b"}", "is not JSON"),
         (b"[]", "is not a JSON object"),
         (b"{}", "names no object"),

@@ -151,9 +151,9 @@ def test_authentication(
         ({"token": 7}, "has something else than text in its field token"),
         ({"url": f"nats://me:{SECRET}@a:b"}, 'in "prod", url holds URL number 1, in which the port'),
         ({"url": f"nats://me:{SECRET}@a,ws://b"}, 'in "prod", url mixes'),
-        (f'{{"token": "{SECRET}"'.encode(), "is not valid JSON"),
+        (f'{{"token": "{SECRET}"'.encode(), "is not JSON"),
         (f'["{SECRET}"]'.encode(), "is not a JSON object"),
-        (b"[" * 100_000, "is not valid JSON"),
+        (b"[" * 100_000, "is nested too deeply"),
         (b"\xff\xfe" + SECRET.encode(), "is not UTF-8 text"),
     ],
 )

@@ -1,0 +1,59 @@
+"""JSON of others: what is an object within bounds is read, and everything else is one error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_jetstream.protocol.json_text import MAX_DEPTH, json_object
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+)
+
+
+def nested(depth: int, wide: int = 1) -> dict[str, Any]:
+    """An object with so many levels, itself counted, and `wide` members of the same depth."""
+    body: Any = 1
+    for level in range(depth - 1):
+        body = [body] if level % 2 else {"[{": body}
+    return {str(number): body for number in range(wide)}
+
+
+@given(st.dictionaries(st.text(max_size=3), VALUES))
+def test_an_object_is_read(body: dict[str, Any]) -> None:
+    assert json_object(json.dumps(body)) == json_object(json.dumps(body).encode()) == body
+
+
+def test_an_object_may_be_wide_and_not_deep() -> None:
+    for body in (nested(MAX_DEPTH), nested(MAX_DEPTH, 50), nested(2, 10_000), {"a": "[{" * 10_000}):
+        assert json_object(json.dumps(body)) == body
+    for wide in (1, 50):
+        with pytest.raises(ValueError, match=r"^is nested too deeply$"):
+            json_object(json.dumps(nested(MAX_DEPTH + 1, wide)))
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, sys.getrecursionlimit() - 200, 10**6])
+@pytest.mark.parametrize("level", [b"[", b'{"a":'])
+def test_the_error_of_a_deep_object_does_not_depend_on_python(level: bytes, depth: int) -> None:
+    end = {b"[": b"]"}.get(level, b"}")
+    with pytest.raises(ValueError, match=r"^is nested too deeply$"):
+        json_object(b'{"a":' + level * depth + b"1" + end * depth + b"}")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"a":"\xff"}', b'{"a":%s}' % (b"9" * 10_000), "{'a': 1}", b"{} {}"])
+def test_what_is_no_json(data: bytes | str) -> None:
+    with pytest.raises(ValueError, match=r"^is not JSON$"):
+        json_object(data)
+
+
+@pytest.mark.parametrize("data", [b"[]", b"null", b'"a"', "1"])
+def test_what_is_no_object(data: bytes | str) -> None:
+    with pytest.raises(ValueError, match=r"^is not a JSON object$"):
+        json_object(data)
