@@ -34,8 +34,8 @@ The tree, with `*` beside the classes that are worth another try (`retriable`):
         └── ServerStartError                  an embedded nats-server did not start
 
 Spark sends errors from one process to another: every class pickles, and the copy has the same type, message and
-attributes. No message contains the value of a secret option, or a control character: messages repeat texts of servers,
-publishers and files.
+attributes. No message contains the value of a secret option, or a control character, and none is longer than
+`LONGEST_MESSAGE`: messages repeat texts of servers, publishers and files.
 """
 
 from __future__ import annotations
@@ -47,10 +47,24 @@ from typing import Any, ClassVar
 LAYOUT = "\n\t"
 """What `printable` keeps of a text of several lines."""
 
+LONGEST_TEXT = 500
+"""How many characters of a text of a server an error or a log repeats."""
+LONGEST_MESSAGE = 4000
+"""How many characters an error has at most: one may repeat several texts."""
+
 
 def printable(text: str, kept: str = "") -> str:
     r"""Return a text without control characters: each is shown like ``\x1b``, except those of ``kept``."""
     return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+
+
+def brief(text: str, most: int = LONGEST_TEXT, kept: str = "") -> str:
+    """Return what errors and logs say of a text of a server: `printable`, and cut after ``most`` characters.
+
+    The characters of escapes count.
+    """
+    shown = printable(text[: most + 1], kept)
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -67,7 +81,7 @@ class JetStreamError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(message, LAYOUT))
+        super().__init__(brief(message, LONGEST_MESSAGE, LAYOUT))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would call the constructor with `args` alone, and keyword arguments would be missing.
@@ -292,7 +306,7 @@ def api_error(error: Mapping[str, Any], context: str) -> ApiError:
     code = _integer(error.get("code"))
     err_code = _integer(error.get("err_code"))
     given = error.get("description")
-    description = printable(given) if isinstance(given, str) else ""
+    description = brief(given) if isinstance(given, str) else ""
     cls = API_ERRORS.get(err_code, ApiError)
     message = f"cannot {context}: {description or 'the server gave no reason'} (code {code}, error {err_code})"
     return cls(message, code=code, err_code=err_code, description=description)

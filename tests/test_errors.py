@@ -7,16 +7,23 @@ import pickle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_jetstream import errors
+from spark_jetstream.doctor.report import failed
 from spark_jetstream.errors import (
     API_ERRORS,
+    LONGEST_MESSAGE,
+    LONGEST_TEXT,
     ApiError,
     JetStreamError,
     OptionError,
     PermissionDenied,
     ServerBusy,
     api_error,
+    brief,
+    printable,
 )
 from tests.compat.interface import error_classes
 
@@ -82,3 +89,19 @@ def test_any_reply_gives_an_error(reply: dict[str, Any], expected: tuple[object,
 @pytest.mark.parametrize("cls", [JetStreamError, OptionError, PermissionDenied])
 def test_no_message_does_anything_to_a_terminal(cls: type[JetStreamError]) -> None:
     assert str(cls("a\x1b[31m\x07\x9b\u202e\ud800b\nc\td")) == r"a\x1b[31m\x07\x9b\u202e\ud800b" + "\nc\td"
+
+
+@given(st.text() | st.text(st.sampled_from("a\x07\u200b\U000e0001\n")), st.integers(1, 50))
+def test_a_text_is_cut_after_its_escapes(text: str, most: int) -> None:
+    whole, cut = printable(text), brief(text, most)
+    assert cut.isprintable()
+    assert cut == (whole if len(whole) <= most else f"{whole[:most]}...")
+
+
+@pytest.mark.parametrize("char", ["x", "\x07", "\U000e0001"])
+def test_no_message_is_longer_than_a_log_bears(char: str) -> None:
+    assert len(str(JetStreamError(char * 10**6))) == LONGEST_MESSAGE + len("...")
+    error = api_error({"code": 500, "description": char * 10**6}, "look")
+    assert len(error.description) == LONGEST_TEXT + len("...")
+    assert len(str(error)) < LONGEST_TEXT + 100
+    assert len(failed("server", f"is {char * 10**6}", "wait").said) <= LONGEST_MESSAGE + len("...")

@@ -20,7 +20,7 @@ from spark_jetstream.admin.models.messages import SnapshotConfig
 from spark_jetstream.admin.models.streams import SnapshotReply
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.errors import BackupError, PermissionDenied
+from spark_jetstream.errors import BackupError, PermissionDenied, brief
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Bytes, Timestamp
@@ -179,5 +179,5 @@ def _check_end(head: bytes, stream: str, *, single: bool) -> None:
     status = line.split(None, 2)[1:]
     if status[:1] == ["204"] or (not line and single):
         return
-    reason = " ".join(status) or "an end without a status"
+    reason = brief(" ".join(status)) or "an end without a status"
     raise BackupError(f"the backup of stream {stream} is broken off by the server: {reason}")

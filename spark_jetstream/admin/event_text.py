@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_jetstream.admin.models import events
 from spark_jetstream.admin.models.events import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
-from spark_jetstream.errors import printable
+from spark_jetstream.errors import LONGEST_MESSAGE, brief
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import Timestamp
 
@@ -21,9 +21,9 @@ _LONGEST = 200  # characters of a message that is no event
 
 
 def event_line(event: Event) -> str:
-    """Return an event as a line of text: time, kind, and what happened. Characters that do not print are escaped."""
+    """Return an event as a line of text: time, kind, and what happened; `brief` of `LONGEST_MESSAGE` characters."""
     text = _TEXTS.get(type(event), _plain)
-    return printable(f"{_clock(event.timestamp)} {event.kind} {text(event)}")
+    return brief(f"{_clock(event.timestamp)} {event.kind} {text(event)}", LONGEST_MESSAGE)
 
 
 def event_json(event: Event) -> dict[str, Any]:

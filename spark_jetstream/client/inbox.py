@@ -157,7 +157,9 @@ class Inbox:
         """About how many bytes an event keeps; a buffer that several events share counts once."""
         if isinstance(event, ApiReply):
             return _EVENT + len(event.payload)
-        if not isinstance(event, Frames):
+        if isinstance(event, Status):
+            return _EVENT + sum(len(name) + len(value) for name, value in event.headers.items())
+        if isinstance(event, JetStreamError):
             return _EVENT
         shared = event.data is self._buffer
         self._buffer = event.data

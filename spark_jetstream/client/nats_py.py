@@ -25,7 +25,14 @@ from nats.aio.subscription import Subscription
 
 from spark_jetstream.client.auth import mistrust
 from spark_jetstream.client.pieces import PieceReader
-from spark_jetstream.errors import AuthenticationFailed, JetStreamError, ProtocolError, UntrustedServer, printable
+from spark_jetstream.errors import (
+    AuthenticationFailed,
+    JetStreamError,
+    ProtocolError,
+    UntrustedServer,
+    brief,
+    printable,
+)
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Event, Frames, Scanner, Status
@@ -52,6 +59,7 @@ _INFO = "_server_info"  # and what the server last said of itself
 _READ_SIZE = 2 << 20
 _PACE = 0.008  # seconds: some thousand acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
+_LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
 _REFUSED = re.compile(r"authorization violation|(user|account) authentication (expired|revoked)", re.IGNORECASE)
 _ALERT = re.compile(r"alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
@@ -255,8 +263,8 @@ class Greeting:
 
 
 def _plain_error(line: bytes) -> bytes:
-    """A line with -ERR in the form in which nats-py reads it, without control characters."""
-    text = printable(line[len(b"-ERR") :].decode("utf-8", "replace").strip().strip("'"))
+    """A line with -ERR in the form in which nats-py reads it, without control characters, and not for ever long."""
+    text = printable(line[len(b"-ERR") : _LONGEST_ERROR].decode("utf-8", "replace").strip().strip("'"))
     return f"-ERR '{text or 'no reason was given'}'\r\n".encode()
 
 
@@ -451,7 +459,7 @@ def reframed(message: Msg, whole: bool) -> list[Frames | Status | ApiReply]:
 
 def error_text(error: BaseException | None) -> str:
     """Return the text of an error, or the name of its class when it has none."""
-    text = printable(str(error).removeprefix("nats: ").strip())
+    text = brief(str(error).removeprefix("nats: ").strip())
     return text or type(error).__name__
 
 

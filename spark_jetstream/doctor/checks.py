@@ -27,7 +27,7 @@ from spark_jetstream.doctor.servers import (
     probe_server,
 )
 from spark_jetstream.doctor.spark import check_driver, check_extras, check_java, check_spark, check_workers, this_python
-from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound
+from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound, brief
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.servers import address
@@ -271,7 +271,7 @@ def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
     said = f"of {origin.name}, {counted(origin.lag, 'message')} behind"
     if origin.error is not None and origin.error.description:
         advice = f"mend what the error names, in the configuration of the stream or of {origin.name}"
-        return failed(kind, f"{said}: {origin.error.description}", advice)
+        return failed(kind, f"{said}: {brief(origin.error.description)}", advice)
     if origin.active < 0 or origin.active > _QUIET:
         heard = "never" if origin.active < 0 else f"for {origin.active / 1e9:,.0f} s not"
         return warning(kind, f"{said}; {origin.name} was {heard} heard of", "is its server there, and the link up?")

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from spark_jetstream.errors import LONGEST_MESSAGE, brief
+
 Status = Literal["ok", "warning", "failed", "unknown"]
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 
@@ -17,13 +19,17 @@ class Finding:
 
     ``said`` is one short line. ``what_to_do`` names the option, the variable or the setting of the server to change,
     and is empty if there is nothing to do. ``unknown``: the check was not possible, and ``said`` gives the reason.
-    No text holds a secret.
+    No text holds a secret, and servers' texts are cut.
     """
 
     check: str
     status: Status
     said: str
     what_to_do: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("said", "what_to_do"):
+            object.__setattr__(self, name, brief(getattr(self, name), LONGEST_MESSAGE))
 
 
 def ok(check: str, said: str) -> Finding:

@@ -27,6 +27,7 @@ from spark_jetstream.errors import (
     OptionError,
     PermissionDenied,
     ProtocolError,
+    brief,
 )
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.jsapi import LEVELS, since
@@ -178,8 +179,9 @@ def _read_info(wire: socket.socket) -> dict[str, Any]:
 def _check_info(info: dict[str, Any]) -> Iterator[Finding]:
     version = info["version"]
     # Without server_name in its configuration a server uses its id as its name.
-    name = f" {info['server_name']}" if info.get("server_name", "") not in ("", info.get("server_id")) else ""
-    cluster = f", cluster {info['cluster']}" if info.get("cluster") else ""
+    named = info.get("server_name", "") not in ("", info.get("server_id"))
+    name = f" {brief(str(info['server_name']))}" if named else ""
+    cluster = f", cluster {brief(str(info['cluster']))}" if info.get("cluster") else ""
     said = f"nats-server {version}{name}{cluster}, max_payload {info['max_payload']:,}"
     if version_of(version) < OLDEST:
         yield failed("server", said, "upgrade to nats-server 2.10 or newer: older ones lack what the connector uses")
@@ -235,7 +237,7 @@ def compare_servers(probes: Sequence[ServerProbe]) -> Iterator[Finding]:
     """Check that the servers belong to one cluster and have the same limits."""
     reached = [probe.info for probe in probes if probe.info]
     for name, what in (("cluster", "clusters"), ("max_payload", "values of max_payload")):
-        values = {str(info.get(name, "")) for info in reached}
+        values = {brief(str(info.get(name, ""))) for info in reached}
         if len(values) > 1:
             said = f"the servers have different {what}: {', '.join(sorted(value or 'none' for value in values))}"
             yield warning(name, said, "name servers of one cluster in option servers, configured alike")

@@ -26,6 +26,8 @@ T = TypeVar("T")
 Answer = TypeVar("Answer", bound=ApiError)
 
 DEFAULT_PREFIX = "$JS.API"
+LONGEST_NAME = 255
+"""How many characters the name of a stream has at most."""
 
 FILTER_TAKEN = frozenset({10099, 10100})
 """What the server answers when another consumer of a work queue has the filter, or part of it (error codes)."""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, printable
+from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, brief
+from spark_jetstream.protocol.jsapi import LONGEST_NAME
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.protocol.vectors import begins_with, load8, parse_unsigned
@@ -142,7 +143,8 @@ class AckReader:
                 answers.refused.append(_refusal(number, error))
                 return False
             stream, domain, sequence = body["stream"], body.get("domain", ""), _integer(body["seq"])
-            if not (isinstance(stream, str) and stream and isinstance(domain, str) and sequence):
+            texts = isinstance(stream, str) and isinstance(domain, str) and len(domain) <= LONGEST_NAME
+            if not (texts and 0 < len(stream) <= LONGEST_NAME and sequence):
                 raise ValueError("no stream, no domain, or no sequence")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ProtocolError(f"an acknowledgement cannot be read: {payload[:120]!r}") from None
@@ -159,7 +161,7 @@ def _refusal(number: int, error: Any) -> Refusal:
     description = error.get("description", "")
     if not isinstance(description, str):
         raise ValueError("a description that is no text")
-    return Refusal(number, _integer(error["code"]), _integer(error.get("err_code", 0)), printable(description))
+    return Refusal(number, _integer(error["code"]), _integer(error.get("err_code", 0)), brief(description))
 
 
 def _integer(value: Any) -> int:

@@ -136,12 +136,14 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         default = getattr(StreamSummary, name)
         return jsapi.field(body, f"config.{name}", type(default), context, default)
 
-    created = jsapi.field(body, "created", str, context)
+    name, created = (jsapi.field(body, path, str, context) for path in ("config.name", "created"))
+    if len(name) > jsapi.LONGEST_NAME:
+        raise ProtocolError(f"cannot {context}: the server's reply has {shown(name)} for config.name")
     if not reply_time(body, "created", context):
         raise ProtocolError(f"cannot {context}: the server's reply does not say when the stream was created")
     counts: dict[str, Any] = {name: jsapi.whole(body, f"state.{name}", context) for name in _COUNTS}
     summary = StreamSummary(
-        name=jsapi.field(body, "config.name", str, context),
+        name=name,
         created=created,
         **counts,
         num_deleted=jsapi.field(body, "state.num_deleted", int, context, 0),

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from spark_jetstream.errors import brief
+
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
@@ -56,7 +58,7 @@ def _read_by(parse: Callable[[Any], Any]) -> CoreSchema:
 def shown(value: object) -> str:
     """A value as errors repeat it: quoted, on one line, cut when long. Not for options, which may be secrets."""
     text = " ".join(str(value).split())
-    return f'"{text}"' if len(text) <= MAX_SHOWN else f'"{text[:MAX_SHOWN]}..."'
+    return f'"{brief(text, MAX_SHOWN)}"'
 
 
 def integer(text: str) -> int | None:

@@ -25,13 +25,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_jetstream.errors import ProtocolError
+from spark_jetstream.errors import ProtocolError, brief
 from spark_jetstream.protocol.vectors import load4, parse_unsigned, trailing_number
 
 IntArray = npt.NDArray[np.int64]
 
 MAX_LINE = 1 << 20
-"""Longest line without its end that is waited for, in bytes: a limit against a peer that never ends it."""
+"""Longest line that is neither MSG nor HMSG, and longest one without its end that is waited for, in bytes."""
 MAX_FRAME = 96 << 20
 """The size in bytes of the largest message that the scanner accepts, header and payload together.
 
@@ -262,6 +262,8 @@ def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _FrameRun], in
         else:
             if not data.startswith(_CONTROL, at):
                 raise ProtocolError(f"the server sent a line of no known kind: {data[at : at + 40]!r}")
+            if line_feed - at > MAX_LINE:
+                raise _endless()
             if data[line_feed - 1] != _CR:
                 raise ProtocolError("a control line on the wire does not end with CR LF")
             close_run()
@@ -288,9 +290,13 @@ def _needed(rest: bytes) -> int:
     line_feed = rest.find(b"\n")
     if line_feed < 0:
         if len(rest) > MAX_LINE:
-            raise ProtocolError(f"the server sent a line of more than {MAX_LINE} bytes")
+            raise _endless()
         return len(rest) + 1
     return line_feed + _message_size(rest, 0, line_feed) + 3
+
+
+def _endless() -> ProtocolError:
+    return ProtocolError(f"the server sent a line of more than {MAX_LINE} bytes")
 
 
 def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> Iterator[Event]:
@@ -424,7 +430,7 @@ def parse_status(block: bytes) -> StatusLine | None:
         return None
     lines = (line.partition(":") for line in match[3].decode("utf-8", "replace").split("\r\n"))
     headers = {name.strip(): value.strip() for name, colon, value in lines if colon}
-    return StatusLine(int(match[1]), (match[2] or b"").decode("utf-8", "replace").strip(), headers)
+    return StatusLine(int(match[1]), brief((match[2] or b"").decode("utf-8", "replace").strip()), headers)
 
 
 def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:

@@ -171,7 +171,7 @@ class ObjectRows:
 
     def _again(self, row: _Row, problem: str) -> Iterator[pa.RecordBatch]:
         """Read the row, if there is one, of an object whose content was not what its meta message says."""
-        name = f"bucket {self.bucket}, object {row.listed.meta.name!r}"
+        name = f"bucket {self.bucket}, object {row.listed.meta.name[:200]!r}"
         doubts, backoff = _DOUBTS, Backoff(0.1)
         for _ in range(_ATTEMPTS):
             try:

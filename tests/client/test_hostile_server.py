@@ -7,6 +7,7 @@ a process of its own, whose memory is measured.
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from spark_jetstream.client import nats_py
 from spark_jetstream.client.inbox import Inbox, Link
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import (
+    LONGEST_TEXT,
     ApiError,
     AuthenticationFailed,
     ConnectionFailed,
@@ -393,6 +395,33 @@ def test_a_lie_ends_in_time_and_in_words(
     assert str(caught.value).isprintable(), ascii(str(caught.value))
 
 
+#: How a server comes to say something: what is tried, at which stage, and what it sends.
+WORDS: dict[str, tuple[str, str, Callable[[str], Lie]]] = {
+    "refusal of a login": ("admin", "pong", lambda text: says(f"-ERR '{text}'\r\n".encode())),
+    "error later": ("plan", "pong", lambda text: after(f"-ERR '{text}'\r\n".encode())),
+    "error of the API": ("plan", "STREAM.INFO", refuses),
+    "name of the stream": ("plan", "STREAM.INFO", lambda text: changed(config__name=text)),
+    "status of a pull": ("read", "CONSUMER.MSG.NEXT", lambda text: status(f"777 {text}")),
+    "status of a direct get": ("direct", "DIRECT.GET", lambda text: status(f"777 {text}")),
+    "refusal of a row": ("publish", "publish", refuses),
+    "status of a row": ("publish", "publish", lambda text: status(f"400 {text}")),
+    "stream of a row": ("publish", "publish", lambda text: reply(json.dumps({"stream": text, "seq": 1}).encode())),
+}
+
+
+@pytest.mark.parametrize("text", ["x" * 900_000, "\U000e0001" * 70_000], ids=["x", "tag"])
+@pytest.mark.parametrize(("name", "stage", "lie"), WORDS.values(), ids=WORDS.keys())
+def test_no_text_of_a_server_is_longer_than_a_line_of_a_log(
+    server: FakeJetStream, caplog: pytest.LogCaptureFixture, name: str, stage: str, lie: Callable[[str], Lie], text: str
+) -> None:
+    caplog.set_level(logging.INFO, "spark_jetstream")
+    server.lies[stage] = lie(text)
+    with lasting(SECONDS), pytest.raises(JetStreamError) as caught:
+        TRIES[name](server.url)
+    said = [str(caught.value), *(record.getMessage() for record in caplog.records)]
+    assert max(map(len, said)) < LONGEST_TEXT + 400, [line[:200] for line in said if len(line) > LONGEST_TEXT + 400]
+
+
 @pytest.mark.parametrize("name", sorted(TRIES.keys() - {"connect"}))
 def test_an_honest_server_is_believed(server: FakeJetStream, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for option in HASTE:
@@ -450,6 +479,15 @@ def test_statuses_take_memory_too() -> None:
     inbox = Inbox(NO_CONNECTION, "_INBOX.a")
     for _ in range(inbox_module.MOST_WAITING // 1000 + 1):
         inbox.put(Status(1, b"", 100, "Idle", {}))
+    with pytest.raises(ProtocolError, match="nobody has asked for"):
+        list(iter(lambda: inbox.get(0), None))
+
+
+def test_headers_of_statuses_take_memory_too() -> None:
+    inbox = Inbox(NO_CONNECTION, "_INBOX.a")
+    long = Status(1, b"", 100, "Idle", {"A": "x" * (1 << 20)})
+    for _ in range(inbox_module.MOST_WAITING // (1 << 20) + 1):
+        inbox.put(long)
     with pytest.raises(ProtocolError, match="nobody has asked for"):
         list(iter(lambda: inbox.get(0), None))
 
@@ -517,6 +555,8 @@ FLOODS: dict[str, tuple[str, str, Lie]] = {
     "endless INFO later": ("plan", "pong", floods(b'PONG\r\nINFO {"a":"')),
     "PINGs": ("plan", "pong", floods(b"PONG\r\n", b"PING\r\n" * 100_000)),
     "errors": ("plan", "pong", floods(b"PONG\r\n", b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n" * 10_000)),
+    "errors of 900 kB": ("plan", "pong", floods(b"PONG\r\n", b"-ERR '%s'\r\n" % (b"\x1b" * 900_000))),
+    "an endless error": ("plan", "pong", floods(b"PONG\r\n-ERR '")),
     "messages for nobody": ("plan", "pong", floods(b"PONG\r\n", b"MSG a 99 5\r\nhello\r\n" * 10_000)),
     "a reply of 900 MB": ("plan", "STREAM.INFO", announced(900_000_000)),
     "a reply of 90 MB": ("plan", "STREAM.INFO", announced(90_000_000)),

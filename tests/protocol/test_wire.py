@@ -219,6 +219,7 @@ MALFORMED = {
     "words for numbers": b"MSG a 7 $JS.ACK.S.c.1.x.1.1.0 5\r\nhello\r\n",
     "a time over 63 bits": b"MSG a 7 $JS.ACK.S.c.1.1.1.%d.0 5\r\nhello\r\n" % 2**63,
     "a sequence over 63 bits": b"MSG a 7 $JS.ACK.S.c.1.%d.1.1.0 5\r\nhello\r\n" % 2**63,
+    "long line": b"PING" + b" " * wire.MAX_LINE + b"\r\n",
     "endless line": b"MSG " + b"a" * (wire.MAX_LINE + 1),
 }
 
