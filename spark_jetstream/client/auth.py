@@ -108,14 +108,14 @@ class _Files:
         blocks = [block for block in _PEM.finditer(given.content) if block[1].endswith(label)]
         content = "".join(f"{block[0]}\n" for block in blocks)
         if "ENCRYPTED" in content and label == "PRIVATE KEY":
-            problem = "an encrypted key, which is not supported"
+            problem = "holds an encrypted key, which is not supported"
         elif not blocks:
-            problem = f"no {label.lower()} in PEM form"
+            problem = f"holds no {label.lower()} in PEM form"
         else:
             # OpenSSL does not find a block behind a byte order mark.
             path = None if given.content.startswith(_MARK) else given.path
             return _Given(given.option, content, path)
-        raise OptionError(f"option {given.option} holds {problem}", option=given.option)
+        raise OptionError(f"option {given.option} {problem}", option=given.option)
 
     def _read(self, option: str, given: str) -> _Given:
         path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
