@@ -24,6 +24,7 @@ from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.nats_py import BulkTransport, error_text
 from spark_jetstream.client.subscription import Listener
 from spark_jetstream.errors import (
+    ApiError,
     ConnectionFailed,
     ConsumerLost,
     JetStreamError,
@@ -135,10 +136,11 @@ class Connection:
         """
         return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=ASK_AGAIN), context)
 
-    def ask_all(self, subjects: Mapping[str, str]) -> list[dict[str, Any]]:
+    def ask_all(self, subjects: Mapping[str, str]) -> list[dict[str, Any] | ApiError]:
         """Send requests without a body, subject -> context, in one go; return the replies in that order.
 
-        Each is sent as `ask` sends one. Raises what `ask` raises for the first that fails.
+        Each is sent as `ask` sends one. An error that the API answers with is returned. Raises anything else that `ask`
+        raises for the first that fails.
         """
         seconds = self.options.request_timeout
 
@@ -146,13 +148,16 @@ class Connection:
             sent = (self._request(each, b"", context, seconds, every=ASK_AGAIN) for each, context in subjects.items())
             return await asyncio.gather(*sent, return_exceptions=True)
 
-        replies = []
+        replies: list[dict[str, Any] | ApiError] = []
         for payload, context in zip(self._run(gather(), seconds + 5), subjects.values(), strict=True):
             if isinstance(payload, RequestTimeout):
                 self.check()
             if isinstance(payload, BaseException):
                 raise payload
-            replies.append(jsapi.reply(payload, context))
+            try:
+                replies.append(jsapi.reply(payload, context))
+            except ApiError as error:
+                replies.append(error)
         return replies
 
     def post(self, subject: str, payload: bytes = b"") -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.errors import JetStreamError
+from spark_jetstream.errors import JetStreamError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+ELECTION = 5.0
+"""Seconds. A server that woke up, and led, has by then heard its successor, or knows that nobody follows it."""
 
 Connect = Callable[[float], Connection]
 """Returns the connection of the process, and waits at most so many seconds for it. Raises `ConnectionFailed`."""
@@ -56,13 +61,21 @@ class Requests:
         """Return the state of a stream (STREAM.INFO). Raises `StreamNotFound`, and what `ask` raises."""
         return self.call(lambda connection: stream_info(connection, name, context))
 
-    def streams(self, contexts: Mapping[str, str]) -> dict[str, StreamSummary]:
-        """Return the states of several streams, name -> context, asked in one go. Raises what `stream` raises."""
+    def streams(self, contexts: Mapping[str, str]) -> dict[str, StreamSummary | StreamNotFound]:
+        """Return the states of several streams, name -> context, asked in one go. Raises what `stream` raises.
 
-        def ask_all(connection: Connection) -> dict[str, StreamSummary]:
+        A stream that the server does not know has the error in place of a state.
+        """
+
+        def read(reply: dict[str, Any] | JetStreamError, context: str) -> StreamSummary | StreamNotFound:
+            if isinstance(reply, JetStreamError) and not isinstance(reply, StreamNotFound):
+                raise reply
+            return reply if isinstance(reply, StreamNotFound) else _state(reply, context)
+
+        def ask_all(connection: Connection) -> dict[str, StreamSummary | StreamNotFound]:
             asked = {jsapi.subject(connection.prefix, jsapi.STREAM_INFO, each): contexts[each] for each in contexts}
             replies = connection.ask_all(asked)
-            return dict(zip(contexts, map(stream_summary, replies, contexts.values()), strict=True))
+            return dict(zip(contexts, map(read, replies, contexts.values()), strict=True))
 
         return self.call(ask_all)
 
@@ -70,7 +83,44 @@ class Requests:
 def stream_info(connection: Connection, name: str, context: str = "", *, prefix: str | None = None) -> StreamSummary:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return stream_summary(ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix), context)
+    return _state(ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix), context)
+
+
+def settled_info(connection: Connection, name: str, context: str) -> StreamSummary:
+    """Return the state of a stream as no leader of former times says it; waits for `ELECTION`.
+
+    To be called before a loss is said. Raises what `stream_info` raises, and `ServerBusy` if the server that answers
+    does not prove that a majority follows it.
+    """
+    time.sleep(ELECTION)
+    state = stream_info(connection, name, context)
+    if not state.followed:
+        raise _busy(context, "a majority of the stream's servers does not follow the one that answered")
+    return state
+
+
+def info_of(connection: Connection, name: str, created: str, context: str) -> StreamSummary:
+    """Return the state of the stream that was created at that time, as `stream_info` does.
+
+    Another stream, or none, comes back (or `StreamNotFound` is raised) only after a second look, by `settled_info`.
+    """
+    with contextlib.suppress(StreamNotFound):
+        state = stream_info(connection, name, context)
+        if state.created == created or not state.clustered:
+            return state
+    return settled_info(connection, name, context)
+
+
+def _state(reply: Mapping[str, Any], context: str) -> StreamSummary:
+    state = stream_summary(reply, context)
+    if not state.led:
+        # It woke up, or lost an election, after it took the request.
+        raise _busy(context, "the server that answered does not lead the stream")
+    return state
+
+
+def _busy(context: str, why: str) -> ServerBusy:
+    return ServerBusy(f"cannot {context}: {why}", code=503, err_code=0, description=why)
 
 
 def ask(

@@ -13,6 +13,8 @@ from spark_jetstream.protocol.units import INT64_MAX, shown, time_nanoseconds
 
 _SECOND = 1_000_000_000
 
+ELECTION_AFTER = 4 * _SECOND
+"""Servers elect another leader when they have not heard theirs for so long (server/raft.go, `minElectionTimeout`)."""
 
 ReadWith = Literal["auto", "consumer", "direct"]
 
@@ -62,6 +64,11 @@ class StreamSummary:
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
     have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
+
+    A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
+    the stream. ``followed``: it leads, and a majority of the stream's servers has answered it too lately to have chosen
+    another one. ``term``: who leads since when, as long as which the stream cannot have lost its end; "" where the
+    server does not say (before 2.12, and of a stream without replicas).
     """
 
     name: str
@@ -92,6 +99,9 @@ class StreamSummary:
     deny_purge: bool = False
     num_replicas: int = 0
     clustered: bool = False
+    led: bool = True
+    followed: bool = True
+    term: str = ""
 
     @property
     def first_kept(self) -> int:
@@ -154,6 +164,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),
+        **_leadership(body, context),
         **{name: setting(name) for name in _SETTINGS},
     )
     # Planning makes tasks of these numbers.
@@ -164,6 +175,19 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
             f"deleted ones in the sequences {summary.first_seq} to {last}"
         )
     return summary
+
+
+def _leadership(body: Mapping[str, Any], context: str) -> dict[str, Any]:
+    """Return ``led``, ``followed`` and ``term`` of a `StreamSummary`."""
+    # A leader lists the other servers of the stream, and since when each is silent ("active").
+    others = [peer for peer in jsapi.field(body, "cluster.replicas", list, context, []) if isinstance(peer, dict)]
+    leader = jsapi.field(body, "cluster.leader", str, context, "")
+    since = jsapi.field(body, "cluster.leader_since", str, context, "")
+    led = not others or leader not in {"", *(str(peer.get("name")) for peer in others)}
+    silences = (jsapi.field(peer, "active", int, context, 0) for peer in others if not peer.get("offline"))
+    heard = sum(0 < silence < ELECTION_AFTER for silence in silences)
+    followed = led and heard >= (1 + len(others)) // 2
+    return {"led": led, "followed": followed, "term": f"{leader} {since}" if since else ""}
 
 
 def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from spark_jetstream.errors import DataLossError
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source.offsets import StreamPosition
@@ -71,24 +70,27 @@ def idle_position(position: StreamPosition, state: StreamSummary, *, held: bool)
     return latest_position(state) if far and latest_position(state) != position else None
 
 
+def contradicts(position: StreamPosition, state: StreamSummary) -> bool:
+    """Whether the state is of another stream, or ends before the position: a loss, or the answer of a former leader."""
+    return position.created != state.created or state.last_seq < position.next - 1
+
+
 def check_continuity(
     position: StreamPosition,
     state: StreamSummary,
     evidence: Evidence,
     *,
-    fail: bool,
     filtered: bool,
     bucket: bool = False,
 ) -> tuple[StreamPosition, str | None]:
     """Compare a position with the stream as it is now, and with what `evidence` tells besides.
 
-    ``fail`` is the option ``failOnDataLoss``, ``filtered``: the query has subject filters. ``bucket``: the stream is a
-    bucket (ADR-8 "JetStream based Key-Value Stores", ADR-20 "JetStream based Object Stores"). Its expired and purged
-    revisions are no loss, unless nothing at all is left of a bucket without TTL.
+    ``filtered``: the query has subject filters. ``bucket``: the stream is a bucket (ADR-8 "JetStream based Key-Value
+    Stores", ADR-20 "JetStream based Object Stores"). Its expired and purged revisions are no loss, unless nothing at
+    all is left of a bucket without TTL. A state that `contradicts` the position must be that of the stream's leader.
 
-    Returns the position to continue at, and a sentence to log if something is missing. Without a loss it is the same
-    position, with a sentence only where a loss cannot be excluded. After a loss (`DataLossError` if ``fail`` is set) it
-    is
+    Returns the position to continue at, and a sentence if something is missing. Without a loss it is the same position,
+    with a sentence only where a loss cannot be excluded. After a loss it is
 
     - of a stream created again: its first kept message;
     - of one that lost its tail: the first message stored since, else ``last_seq + 1``, or ``next - 1`` if only
@@ -104,13 +106,13 @@ def check_continuity(
             f" {position.created}, this one was created at {state.created}): whatever the old one held"
             f" from sequence {next_} on cannot be read"
         )
-        return _lost(earliest_position(state), what, fail=fail, filtered=filtered)
+        return _lost(earliest_position(state), what, filtered=filtered)
     tail = _lost_tail(position, state, evidence)
     if tail is not None:
         what, latest = tail
         sequence = latest if evidence.later is None else min(evidence.later[0], latest)
         following = _position_at(state, max(sequence, state.first_kept))
-        return _lost(following, f"{what} ({_TAIL_CAUSE})", fail=fail, filtered=filtered)
+        return _lost(following, f"{what} ({_TAIL_CAUSE})", filtered=filtered)
     if max(next_, evidence.matched_up_to) >= state.first_seq or _goes_by_design(position, state, bucket=bucket):
         return position, None
     gone = state.first_seq - 1
@@ -126,7 +128,7 @@ def check_continuity(
                 " cannot be known, and reading goes on"
             )
     what = f"{which} of stream {name} went before being read ({_cause(state)})"
-    return _lost(earliest_position(state), what, fail=fail, filtered=filtered)
+    return _lost(earliest_position(state), what, filtered=filtered)
 
 
 def _lost_tail(position: StreamPosition, state: StreamSummary, evidence: Evidence) -> tuple[str, int] | None:
@@ -203,9 +205,7 @@ def _cause(state: StreamSummary) -> str:
     return "likely purged or deleted"
 
 
-def _lost(position: StreamPosition, what: str, *, fail: bool, filtered: bool) -> tuple[StreamPosition, str | None]:
+def _lost(position: StreamPosition, what: str, *, filtered: bool) -> tuple[StreamPosition, str]:
     if filtered:
         what += "; it cannot be known whether any of the missing messages matched the filter"
-    if fail:
-        raise DataLossError(f"{what}; set failOnDataLoss=false to go on at sequence {position.next}")
-    return position, f"{what}; failOnDataLoss is false, so reading goes on at sequence {position.next}"
+    return position, what

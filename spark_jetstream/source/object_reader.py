@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_jetstream.buckets.object_content import Assembly
 from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_objects, stream_name
 from spark_jetstream.client.deadline import Backoff
-from spark_jetstream.client.requests import Connect, Requests
+from spark_jetstream.client.requests import Connect, Requests, info_of
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
 from spark_jetstream.protocol.columns import MessageRun, repeated
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
@@ -250,12 +250,14 @@ class ObjectRows:
 
     def _planned(self, stream: _Stream) -> StreamSummary:
         """Return the state of a stream. Raise `DataLossError` when it is gone, or was created again."""
+        name, created, context = stream.name, stream.created, f"read stream {stream.name} (option objectBucket)"
         try:
-            state = self._state(stream.name)
+            state = self.requests.call(lambda to: info_of(to, name, created, context))
         except StreamNotFound:
-            raise DataLossError(f"stream {stream.name} was deleted after this read was planned") from None
-        if state.created != stream.created:
-            raise DataLossError(f"stream {stream.name} was deleted and created again after this read was planned")
+            raise DataLossError(f"stream {name} was deleted after this read was planned") from None
+        if state.created != created:
+            raise DataLossError(f"stream {name} was deleted and created again after this read was planned")
+        self.replicas[name] = state.num_replicas
         return state
 
     def _state(self, stream: str) -> StreamSummary:

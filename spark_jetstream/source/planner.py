@@ -10,16 +10,23 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
+from spark_jetstream.client.requests import Connect, Requests, settled_info
+from spark_jetstream.errors import DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary, stream_summary
 from spark_jetstream.source.admission import bytes_to_messages, limit_end, share
-from spark_jetstream.source.continuity import Evidence, check_continuity, idle_position, latest_position
+from spark_jetstream.source.continuity import (
+    Evidence,
+    check_continuity,
+    contradicts,
+    idle_position,
+    latest_position,
+)
 from spark_jetstream.source.durable import PURGING_SERVERS, is_long
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.positions import (
@@ -44,8 +51,6 @@ T = TypeVar("T")
 _AT_A_TIME = 8  # streams of a query about which the server is asked at the same time
 
 _GET_AT_MOST = 400  # messages of a task with Direct Gets; docs/benchmarks.md, "Consumers on a cluster"
-
-_VERIFIED_FOR = 5.0  # seconds; a server that lost the end of a stream was away for longer
 
 
 class Planner:
@@ -75,10 +80,12 @@ class Planner:
         self.progress = LazyCommit(progress)
         self._unwritten: Offset | None = None
         self._states: dict[str, StreamSummary] = {}
-        self._verified: dict[str, float] = {}
+        # Stream -> the position whose last message was looked up, and the state of the stream then.
+        self._verified: dict[str, tuple[StreamPosition, StreamSummary]] = {}
         self._gets: dict[str, bool] = {}
         self._known = (0, 0)
         self._warned: set[str] = set()
+        self._deleted: set[str] = set()
         self._unmatched: dict[tuple[str, str], tuple[int, int]] = {}
         self._idle: dict[str, tuple[int, str, int]] = {}
         self._target: Offset | None = None
@@ -90,21 +97,64 @@ class Planner:
     def _reconnected(self, seconds: float) -> Connection:
         connection = self._connect(seconds)
         if self._known != (id(connection), connection.reconnects):
-            # A server that was away may have come back with a shorter stream: look at the last message again.
             self._known = (id(connection), connection.reconnects)
-            self._verified.clear()
             self._gets.clear()
         return connection
 
-    def _look(self, streams: Iterable[str] | None = None) -> dict[str, StreamSummary]:
-        """Return the states of streams (None: of the query), which the server is asked for in one go."""
+    def _look(
+        self,
+        streams: Iterable[str] | None = None,
+        positions: Mapping[str, StreamPosition] | None = None,
+        *,
+        reporting: bool = False,
+    ) -> dict[str, StreamSummary]:
+        """Return the states of streams (None: of the query), which the server is asked for in one go.
+
+        `positions` are those of the query: a state that contradicts one, and one without any, come from a leader that a
+        majority follows. With failOnDataLoss=false streams that have one and were deleted since are left out; with
+        `reporting` all that do not exist.
+        """
         names = self._probes if streams is None else streams
-        found = self._requests.streams({name: f"read stream {name} (option stream)" for name in names})
+        contexts = {name: f"read stream {name} (option stream)" for name in names}
+        replies = self._requests.streams(contexts)
         self._requests.retry_timeout = self._progress_requests.retry_timeout = self.options.connection.retry_timeout
-        for name, state in found.items():
+        found: dict[str, StreamSummary] = {}
+        for name, reply in replies.items():
+            position = (positions or {}).get(name)
+            try:
+                state = self._settled(name, reply, position, contexts[name])
+            except StreamNotFound:
+                if self.options.fail_on_data_loss or (position is None and not reporting):
+                    raise
+                self._note_deleted(name)
+                continue
             self._check(name, state)
+            self._deleted.discard(name)
+            found[name] = state
         self._states.update(found)
         return found
+
+    def _settled(
+        self, name: str, reply: StreamSummary | StreamNotFound, position: StreamPosition | None, context: str
+    ) -> StreamSummary:
+        """Return a state that no former leader gave, as `_look` promises it. Raises `StreamNotFound`."""
+        if isinstance(reply, StreamSummary):
+            doubtful = contradicts(position, reply) if position is not None else not reply.followed
+            if not (doubtful and reply.clustered):
+                return reply
+        elif position is None or name in self._deleted:
+            raise reply
+        return self._requests.call(partial(settled_info, name=name, context=context))
+
+    def _note_deleted(self, name: str) -> None:
+        self._states.pop(name, None)
+        if name not in self._deleted:
+            self._deleted.add(name)
+            log.warning(
+                "stream %s was deleted; failOnDataLoss is false, so the query goes on without it, and reads it from "
+                "its first message on when it is created again",
+                name,
+            )
 
     def _check(self, name: str, state: StreamSummary) -> None:
         """Check that the query can read the stream, and choose how."""
@@ -170,8 +220,8 @@ class Planner:
 
     def report_latest(self) -> Offset:
         """Return where the query would be if it had read everything, for its progress. The limits do not apply."""
-        states = self._look()
-        return Offset(self._each(lambda name: self._last_matching(name, states[name])))
+        states = self._look(reporting=True)
+        return Offset(self._each(lambda name: self._last_matching(name, states[name]), states))
 
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next micro-batch, `start` itself when there is nothing to read (yet).
@@ -183,14 +233,29 @@ class Planner:
             # The end of the stream, because an offset must never go back.
             return Offset({name: latest_position(state) for name, state in self._look().items()})
         self._check_streams(start)
-        states = self._look()
-        known = {name: self._continued(name, start, states[name]) for name in self._probes}
+        return _twice(lambda: self._latest(start, limited=limited))
+
+    def _latest(self, start: Offset, *, limited: bool) -> Offset:
+        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="spark-jetstream-plan") as pool:
+            # In one round trip with the states: after each batch the last message read is another one.
+            asked = {
+                name: pool.submit(self._probes[name].stored_at, start.streams[name].next - 1)
+                for name, state in self._states.items()
+                if name in start.streams and not state.term and self._is_new(name, start.streams[name])
+            }
+            states = self._look(positions=start.streams)
+        read = self._last_read(start, states, {name: answer.result() for name, answer in asked.items()})
+        known = {name: self._continued(name, start, states[name], read.get(name)) for name in states}
 
         def look(name: str) -> tuple[StreamPosition, int]:
             end = self._end(name, known[name], states[name])
             return end, self._backlog(name, known[name], end, states[name])
 
-        found = self._each(look)
+        found = self._each(look, states)
+        # A deleted stream keeps its position, which shows that the one that is created later is another.
+        deleted = {name: start.streams[name] for name in self._probes if name not in states}
+        known |= deleted
+        found |= {name: (position, 0) for name, position in deleted.items()}
         ends = {name: end for name, (end, _) in found.items()}
         backlogs = {name: backlog for name, (_, backlog) in found.items()}
         moved = any(position != start.streams.get(name) for name, position in known.items())
@@ -227,58 +292,81 @@ class Planner:
                 self._warned.add(name)
                 log.warning("stream %s is in the checkpoint and not in option stream: its position is dropped", name)
 
-    def _continued(self, name: str, start: Offset, state: StreamSummary) -> StreamPosition:
+    def _continued(self, name: str, start: Offset, state: StreamSummary, read: Evidence | None) -> StreamPosition:
         """Return the position of `start` if the stream still continues there, and where to continue otherwise."""
         position = start.streams.get(name)
         if position is None:
             return self._begin(name, state)
         self.progress.hold(state)
-        following = self._checked(name, position, state)
+        following = self._checked(position, state, read)
         # When a batch begins, everything before it is in the sink. Spark calls `commit` later, when the next batch has
         # rows, and never for the last batch of a run.
         if following == position:
             self.progress.commit(state, position.next)
         return following
 
-    def _checked(self, name: str, position: StreamPosition, state: StreamSummary) -> StreamPosition:
-        reread, later = self._last_read(name, position, state)
-        following, missing = check_continuity(
-            position,
-            state,
-            Evidence(
-                reread=reread,
-                later=later,
-                matched_up_to=self._matched_up_to(position, state),
-                held=self.progress.holds(state, position.next),
-            ),
-            fail=self.options.fail_on_data_loss,
-            filtered=bool(self.options.subjects),
-            bucket=not self.options.streams,
+    def _checked(self, position: StreamPosition, state: StreamSummary, read: Evidence | None) -> StreamPosition:
+        evidence = replace(
+            read or Evidence(),
+            matched_up_to=self._matched_up_to(position, state),
+            held=self.progress.holds(state, position.next),
         )
-        if missing is not None:
+        filtered, bucket = bool(self.options.subjects), not self.options.streams
+        following, missing = check_continuity(position, state, evidence, filtered=filtered, bucket=bucket)
+        if following == position and read is not None:
+            self._verified[state.name] = position, state
+        if missing is not None and following == position:
+            # Logged once.
             log.warning("%s", missing)
-            if following == position:
-                # Logged once.
-                self._unmatched[name, state.created] = position.next, state.first_seq
+            self._unmatched[state.name, state.created] = position.next, state.first_seq
+        elif missing is not None and self.options.fail_on_data_loss:
+            raise DataLossError(f"{missing}; set failOnDataLoss=false to go on at sequence {following.next}")
+        elif missing is not None:
+            log.warning("%s; failOnDataLoss is false, so reading goes on at sequence %d", missing, following.next)
         return following
 
     def _last_read(
-        self, name: str, position: StreamPosition, state: StreamSummary
-    ) -> tuple[int | None, tuple[int, int] | None]:
-        """Return `Evidence.reread` and `Evidence.later` of a position, both None if they were looked up recently."""
-        if position.created != state.created or position.last_timestamp == 0:
-            return None, None
-        shorter = state.last_seq < position.next - 1
-        if not shorter and self._clock() - self._verified.get(name, float("-inf")) < _VERIFIED_FOR:
-            return None, None
-        probe, last_read = self._probes[name], position.next - 1
-        reread = None
-        if not shorter and state.first_seq <= last_read:
-            message = probe.peek(last_read)
-            reread = message[1] if message is not None and message[0] == last_read else None
+        self,
+        start: Offset,
+        states: Mapping[str, StreamSummary],
+        known: Mapping[str, int | None],
+        *,
+        planned: bool = False,
+    ) -> dict[str, Evidence]:
+        """Look up the last message read of each stream that may have lost it since that was done before.
+
+        `known` is the time of those that were looked up already, None if gone. With `planned` once is enough for each
+        position: its batch was planned after that.
+        """
+        due = [name for name in states if self._is_due(start.streams.get(name), states[name], planned=planned)]
+        return self._each(lambda name: self._look_up(start.streams[name], states[name], known), due)
+
+    def _is_due(self, position: StreamPosition | None, state: StreamSummary, *, planned: bool) -> bool:
+        if position is None or position.created != state.created or position.last_timestamp == 0:
+            return False
+        looked_up, then = self._verified.get(state.name, (None, state))
+        if (state.last_seq, state.last_timestamp) == (position.next - 1, position.last_timestamp):
+            # The state shows it, and there is nothing to read.
+            self._verified[state.name] = position, state
+            return False
+        if looked_up is None or state.last_seq < position.next - 1:
+            return True
+        same_end = (state.last_seq, state.last_timestamp) == (then.last_seq, then.last_timestamp)
+        if looked_up == position and (planned or same_end):
+            return False
+        return not state.term or state.term != then.term
+
+    def _is_new(self, name: str, position: StreamPosition) -> bool:
+        return position.last_timestamp > 0 and self._verified.get(name, (None,))[0] != position
+
+    def _look_up(self, position: StreamPosition, state: StreamSummary, known: Mapping[str, int | None]) -> Evidence:
+        """Return `Evidence.reread` and `Evidence.later` of a position."""
+        last_read, probe = position.next - 1, self._probes[state.name]
+        reread = known.get(state.name)
+        if state.name not in known and state.first_seq <= last_read <= state.last_seq:
+            reread = probe.stored_at(last_read)
         later = None if reread == position.last_timestamp else probe.first_of_all_after(position.last_timestamp + 1)
-        self._verified[name] = self._clock()
-        return reread, later
+        return Evidence(reread=reread, later=later)
 
     def _last_matching(self, name: str, state: StreamSummary) -> StreamPosition:
         """Return the position behind the last message that matches (others make no batch); sequence 1 if none does."""
@@ -293,7 +381,7 @@ class Planner:
     def _end(self, name: str, position: StreamPosition, state: StreamSummary) -> StreamPosition:
         """Return how far the stream could be read now; never before `position`."""
         if self._target is not None:
-            target = self._target.streams[name]
+            target = self._target.streams.get(name, position)
             behind = target.created != position.created or target.next <= position.next
             return position if behind else target
         looked_at = position.next, state.created, state.last_seq
@@ -389,12 +477,26 @@ class Planner:
                     f"the checkpoint has a batch with stream {name}, which the option stream does not name",
                     option="stream",
                 )
-        found = self._look(wholes) if states is None else states
+        if states is None:
+            begins = {
+                name: at if at.created == wholes[name].created else StreamPosition(1, wholes[name].created)
+                for name, at in start.streams.items()
+                if name in wholes
+            }
+            return _twice(lambda: self._ranges(start, wholes, self._look(wholes, begins)))
+        return self._ranges(start, wholes, states)
+
+    def _ranges(
+        self, start: Offset, wholes: Mapping[str, SequenceRange], found: Mapping[str, StreamSummary]
+    ) -> list[SequenceRange]:
+        read = self._last_read(start, found, {}, planned=True)
         left: dict[str, SequenceRange] = {}
         for name, whole in wholes.items():
+            if name not in found:
+                continue
             first = whole.first
             if start.streams[name].created == whole.created:
-                position = self._continued(name, start, found[name])
+                position = self._continued(name, start, found[name], read.get(name))
                 if position.created != whole.created or position.next >= whole.end:
                     continue
                 first = max(first, position.next)
@@ -480,6 +582,14 @@ def _dense(whole: SequenceRange, state: StreamSummary) -> bool:
     """Whether all messages of a range are read, and none of its sequences is missing."""
     kept = state.first_kept <= whole.first and whole.end <= state.last_seq + 1
     return kept and not whole.subjects and state.num_deleted == 0
+
+
+def _twice(plan: Callable[[], T]) -> T:
+    """Return what `plan` returns. Where a stream was deleted meanwhile, the second time begins with a look at that."""
+    try:
+        return plan()
+    except StreamNotFound:
+        return plan()
 
 
 # Buckets: the layouts are those of ADR-8 and ADR-20

@@ -11,7 +11,7 @@ from typing import Any
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests, stream_info
-from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, NoResponders, PermissionDenied, ServerBusy
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
 from spark_jetstream.protocol.conventions import plan_consumer
@@ -28,7 +28,7 @@ from spark_jetstream.streams.direct import (
     receive,
     refuse_indirect,
 )
-from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, next_message
+from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, message, next_message
 from spark_jetstream.streams.pull import create_reader, delete_reader
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class StreamProbe:
         self._stream = stream
         self._filters = filters
         self._sees_all = True
+        self._gets = True
         self._left_to_stream: dict[str, Any] = {}
 
     def pending(self, first: int) -> int:
@@ -59,6 +60,21 @@ class StreamProbe:
     def peek(self, first: int) -> tuple[int, int] | None:
         """See `Probe.peek`."""
         return self._ask({"start_sequence": first})[1]
+
+    def stored_at(self, sequence: int) -> int | None:
+        """Return the timestamp (ns) of the message at a sequence, None if it is gone.
+
+        Where the account may not get single messages, a consumer is asked, and a message that does not match is None.
+        """
+        if self._gets:
+            try:
+                return _stored_at(Requests(self._requests.connect, 0.0), self._stream, sequence)
+            except JetStreamError as error:
+                # The account may not; or there is an outage, in which only the consumer is tried again.
+                self._gets = isinstance(error, ConnectionFailed | ServerBusy)
+                log.info("stream %s: %s; a consumer is asked", self._stream, error)
+        found = self.peek(sequence)
+        return found[1] if found is not None and found[0] == sequence else None
 
     def last(self) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the last message that matches, or None.
@@ -153,6 +169,10 @@ class DirectProbe:
         """See `Probe.peek`."""
         return min(self._find(next_message, sequence=first), default=None)
 
+    def stored_at(self, sequence: int) -> int | None:
+        """See `StreamProbe.stored_at`."""
+        return _stored_at(self._requests, self._stream, sequence)
+
     def last(self) -> tuple[int, int] | None:
         """See `StreamProbe.last`."""
         return max(self._find(last_message), default=None)
@@ -204,6 +224,11 @@ class DirectProbe:
         if sequence is None:
             return 0
         raise AnswerRejected(f"a server that answered does not have message {sequence} of stream {self._stream} (yet)")
+
+
+def _stored_at(requests: Requests, stream: str, sequence: int) -> int | None:
+    found = requests.call(partial(message, stream=stream, sequence=sequence))
+    return None if found is None else found.time
 
 
 StreamQuestions = StreamProbe | DirectProbe

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, OptionError, RequestTimeout
+from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, OptionError, RequestTimeout, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamSummary
@@ -106,7 +106,11 @@ class Progress:
         """
         held = self._held[state.name]
         if state.created == held.created:
-            self._requests.call(lambda _: self._commit(state, held, next_sequence))
+            try:
+                self._requests.call(lambda _: self._commit(state, held, next_sequence))
+            except StreamNotFound as error:
+                # Whether this is a loss is for the next look to say.
+                log.warning("%s: nothing is committed", error)
         else:
             self._log_other_stream(state.name)
 

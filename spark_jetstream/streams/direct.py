@@ -181,9 +181,11 @@ class _Filtered:
         """Whether the last look at the stream shows that these messages belong to the stream that was planned."""
         return not runs or int(runs[-1][-1:].timestamps()[0]) < self.known
 
-    def look(self, connection: Connection) -> None:
+    def look(self, connection: Connection) -> StreamSummary:
         """Check that all messages so far belong to the stream that was planned. Raises `DataLossError`."""
-        self.known = look(connection, self.part, self.part.first).server_time - _CLOCK_SKEW
+        state = look(connection, self.part, self.part.first)
+        self.known = state.server_time - _CLOCK_SKEW
+        return state
 
 
 @dataclass
@@ -318,9 +320,12 @@ class _FilterReader:
             raise AnswerRejected("messages of an answer were lost on the way")
         try:
             sequence = next_at_leader(connection, stream, self.subject, position)
-        except StreamNotFound:
+            if sequence is None and self.whole.look(connection).clustered:
+                # By the word of a server that may have led the stream before.
+                sequence = next_at_leader(connection, stream, self.subject, position)
+        except StreamNotFound as error:
             look(connection, self.part, self.part.first)
-            raise
+            raise AnswerRejected(f"{error}, which exists") from None
         if sequence is None or sequence >= self.part.end:
             self.whole.look(connection)
             self.next = self.part.end

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from spark_jetstream.client.connection import ASK_AGAIN, Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.client.requests import Connect, stream_info
+from spark_jetstream.client.requests import Connect, info_of
 from spark_jetstream.errors import (
     ApiError,
     ConsumerLimitReached,
@@ -101,22 +101,17 @@ def check_count(part: SequenceRange, count: int) -> None:
 def look(connection: Connection, part: SequenceRange, first: int) -> StreamSummary:
     """Return the stream's state now. Raises `DataLossError` unless the stream is the one that was planned."""
     try:
-        state = stream_info(connection, part.stream, f"look at stream {part.stream}")
+        state = info_of(connection, part.stream, part.created, f"look at stream {part.stream}")
     except StreamNotFound as error:
         raise DataLossError(
             f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read; {_ADVICE}"
         ) from error
-    check_created(part, first, state.created)
-    return state
-
-
-def check_created(part: SequenceRange, first: int, created: str) -> None:
-    """Raise `DataLossError` unless the stream, created at that time, is the one that was planned."""
-    if created != part.created:
+    if state.created != part.created:
         raise DataLossError(
-            f"stream {part.stream} was deleted and created again (at {created}) while sequences {first} to "
+            f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {first} to "
             f"{part.end - 1} of the one created at {part.created} were to be read; {_ADVICE}"
         )
+    return state
 
 
 class PullSession:
@@ -162,11 +157,14 @@ class PullSession:
             while (event := self.inbox.receive(patience, _LOOK)) is not None:
                 if isinstance(event, ApiReply):
                     created = jsapi.field(jsapi.reply(event.payload, context), "created", str, context)
-                    check_created(owner.part, owner.next, created)
-                    return
+                    if created == owner.part.created:
+                        return
+                    break
                 if isinstance(event, Status) and self.inbox.token(event) == _LOOK:  # nobody answers
                     break
                 self.early.append(event)
+        except StreamNotFound:
+            pass  # by the word of one server
         except (ApiError, PermissionDenied):
             look(self.connection, owner.part, owner.next)  # which names what failed
             raise
@@ -372,9 +370,9 @@ class RangeReader:
                 left_to_stream=self.left_to_stream,
                 patience=patience,
             )
-        except StreamNotFound:
+        except StreamNotFound as error:
             look(connection, part, self.next)
-            raise
+            raise ConsumerLost(f"{error}, which exists") from None
 
     def start(self) -> dict[str, Any]:
         """Return where a new consumer begins, as arguments of `jsapi.reader_config`."""

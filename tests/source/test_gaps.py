@@ -18,13 +18,13 @@ from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import DataLossError
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
 from tests.support.planning import driver, planner_after, run
 from tests.support.progress import SECOND, delete_consumer, make_consumer
 from tests.support.publish import Message, Publisher
-from tests.support.reading import create, fill, wait_until
+from tests.support.reading import api, create, fill, wait_until
 from tests.support.streams import MakeStream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -272,6 +272,48 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
             # The batch that notices it reads nothing of the stream, whoever plans it.
             assert going_on.ranges(*noticed) == planner(name, *query, failOnDataLoss="false").ranges(*noticed) == []
             assert planner_after(going_on, noticed[1]) == expected
+
+
+def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -> None:
+    """Its connection goes to another server, and the stream soon has more messages than were read. No time passes."""
+    ways: dict[str, dict[str, Any]] = {
+        "consumer": {"readWith": "consumer"},
+        "direct": {"readWith": "direct"},
+        "auto": {},
+        "filtered": {"subjects": "S.a"},
+    }
+    kept = tmp_path / "kept"
+    with NatsCluster(store_dir=tmp_path / "stores") as servers:
+        create(servers.url, "S", storage="file", allow_direct=True)
+        servers.wait_ready()
+        holder = servers.servers[servers.leader_of("S")]
+        other = next(server for server in servers.servers if server is not holder).url
+        store = holder.store_dir / "jetstream" / "$G" / "streams" / "S"
+        fill(other, "S", 50)
+        holder.stop()
+        shutil.copytree(store, kept)
+        holder.start()
+        servers.wait_ready()
+        running = {way: driver(other, clock=lambda: 0.0, **given) for way, given in ways.items()}
+        ends = {way: [end for _, end in run(planner)][-1] for way, planner in running.items()}
+        fill(other, "S", 50)
+        for way, planner in running.items():
+            [batch] = run(planner, ends[way])
+            planner.ranges(*batch)
+            ends[way] = batch[1]
+            assert ends[way].streams["S"].next == 101
+        holder.stop()
+        shutil.rmtree(store)
+        shutil.copytree(kept, store)
+        holder.start()
+        servers.wait_ready()
+        assert api(other, "STREAM.INFO.S")["state"]["last_seq"] == 50
+        fill(other, "S", 100)
+        for way, planner in running.items():
+            with pytest.raises(DataLossError, match="stream S lost its tail and gave its sequences to other messages"):
+                planner.latest(ends[way], limited=True)
+            going_on = driver(other, failOnDataLoss="false", **ways[way])
+            assert planner_after(going_on, ends[way]) == list(range(51, 151))
 
 
 @pytest.mark.parametrize("read_with", ["consumer", "direct"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
@@ -18,6 +19,7 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.source import durable
 from spark_jetstream.source import planner as planning
 from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.source.ranges import Survey
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -55,12 +57,12 @@ def matching(given: dict[str, Any]) -> list[int]:
 def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[StreamProbe | DirectProbe]) -> None:
     # 10153: the stream allows no consumer to be idle for longer.
     s = stream(allow_direct=True, storage="memory", consumer_limits={"inactive_threshold": 1_000_000_000})
-    requests = Requests(connecting(s.url), 5.0)
+    asking = Requests(connecting(s.url), 5.0)
 
     def check() -> None:
         times = {sequence: s.stored_time(sequence) for sequence in s.messages}
         for filters in ((), ("0",), ("0", "1"), ("none",)):
-            probe = kind(requests, s.name, tuple(f"{s.subject}.{token}" for token in filters))
+            probe = kind(asking, s.name, tuple(f"{s.subject}.{token}" for token in filters))
             subjects = [f"{s.subject}.{token}" for token in filters or ("*",)]
             matching = [
                 (sequence, times[sequence])
@@ -418,6 +420,40 @@ def test_a_stream_that_was_created_again(server: NatsServer) -> None:
         driver(server.url).ranges(start, end)
 
 
+@pytest.mark.parametrize("denied", [False, True])
+@pytest.mark.parametrize("term", ["", CREATED])
+def test_the_last_message_read_is_looked_up_once_for_a_batch(denied: bool, term: str) -> None:
+    """And not at all while the same leader leads. A consumer does it where the account may get no messages."""
+    with FakeJetStream() as fake:
+        leaders = [term]
+        fake.look = lambda: {**fake.info(), "cluster": {"name": "test", "leader": "A", "leader_since": leaders[-1]}}
+        fake.store(50)
+        if denied:
+            fake.leader = lambda _: {"error": {"code": 403, "err_code": 1, "description": "not for you"}}
+        planner = driver(fake.url, readWith="consumer")
+        at = Offset({"S": StreamPosition(1, CREATED)})
+
+        def look_ups(new: int = 10) -> int:
+            """Plan what is new, and return how often the stream was asked for a message."""
+            nonlocal at
+            before = fake.count("STREAM.MSG.GET"), fake.count("CONSUMER.CREATE")
+            fake.store(new)
+            end = planner.latest(at, limited=True)
+            assert (end == at) == (new == 0)
+            planner.ranges(at, end)
+            at = end
+            gets, consumers = fake.count("STREAM.MSG.GET") - before[0], fake.count("CONSUMER.CREATE") - before[1]
+            return consumers if denied else gets
+
+        # The first batch begins with the first message: there is none that was read.
+        assert [look_ups() for _ in range(4)] == ([0, 1, 0, 0] if term else [0, 1, 1, 1])
+        # What the stream ends with now may be another message when more follow.
+        assert [look_ups(0) for _ in range(3)] == [0 if term else 1, 0, 0]
+        assert look_ups() == (0 if term else 1)
+        leaders.append(f"{term} again" if term else "")
+        assert look_ups() == 1
+
+
 def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None:
     with FakeJetStream() as fake:
         fake.store(100)
@@ -431,3 +467,98 @@ def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None
         planner = driver(fake.url, readWith="direct", maxMessagesPerTrigger=10)
         end = planner.latest(start, limited=True)
         assert 51 < end.streams["S"].next <= 61
+
+
+# Streams that are deleted
+
+
+@pytest.fixture
+def elections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever says that there is no stream is asked again at once."""
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
+
+
+def both(server: NatsServer, **given: Any) -> Planner:
+    """A query of the streams S and T, which accepts a loss."""
+    return driver(server.url, "S,T", failOnDataLoss="false", **given)
+
+
+def left(server: NatsServer, planner: Planner, at: Offset) -> tuple[Offset, dict[str, list[int]]]:
+    """Where the query is when it has read all there is, and what that was."""
+    found: dict[str, list[int]] = {}
+    for start, end in run(planner, at):
+        for name, sequences in read(server.url, planner.ranges(start, end)).items():
+            found.setdefault(name, []).extend(sequences)
+        at = end
+    return at, found
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("given", [{}, {"durable": "q"}, {"maxMessagesPerTrigger": 7}, {"startingOffsets": "latest"}])
+def test_a_query_goes_on_without_a_stream_that_is_deleted(
+    server: NatsServer, caplog: pytest.LogCaptureFixture, elections: None, restarted: bool, given: dict[str, Any]
+) -> None:
+    for name in "ST":
+        create(server.url, name)
+    planner = both(server, **given)
+    at = planner.initial()
+    assert planner.latest(at, limited=True) == at
+    for name in "ST":
+        fill(server.url, name, 10)
+    at, found = left(server, planner, at)
+    assert found == {name: list(range(1, 11)) for name in "ST"}
+    api(server.url, "STREAM.DELETE.T")
+    fill(server.url, "S", 10)
+    planner = both(server, **given) if restarted else planner
+    caplog.clear()
+    at, found = left(server, planner, at)
+    assert found == {"S": list(range(11, 21))}
+    planner.commit(at)
+    assert planner.report_latest().streams.keys() == {"S"}
+    assert [message for message in caplog.messages if "stream T was deleted; failOnDataLoss is false" in message]
+    assert len([message for message in caplog.messages if "stream T" in message]) == 1
+    # Where it would have to begin by its options if it were new to the query.
+    create(server.url, "T")
+    fill(server.url, "T", 30)
+    at, found = left(server, planner, at)
+    assert found == {"T": list(range(1, 31))}
+    fill(server.url, "T", 5)
+    planner.prepare_available_now()
+    assert left(server, planner, at)[1] == {"T": list(range(31, 36))}
+
+
+def test_a_stream_that_is_deleted_under_a_batch(server: NatsServer, elections: None) -> None:
+    """Also while the batch is planned; and a run of `availableNow` ends."""
+    for name in "ST":
+        create(server.url, name)
+        fill(server.url, name, 10)
+    planner = both(server)
+    [(start, end)] = run(planner)
+    planned = planner.ranges(start, end)
+    look_up = planner._end
+
+    def deleting(name: str, *asked: Any) -> StreamPosition:
+        if name == "T":
+            api(server.url, "STREAM.DELETE.T")
+            planner._probes["T"].pending(1)
+        return look_up(name, *asked)
+
+    fill(server.url, "S", 10)
+    planner._end = deleting  # type: ignore[method-assign, assignment]
+    following = planner.latest(end, limited=True)
+    assert following.streams["T"] == end.streams["T"]
+    assert read(server.url, planner.ranges(end, following)) == {"S": list(range(11, 21))}
+    assert both(server).ranges(start, end) == [part for part in planned if part.stream == "S"]
+    again = both(server)
+    again.prepare_available_now()
+    assert left(server, again, end)[1] == {"S": list(range(11, 21))}
+
+
+def test_a_stream_that_never_was(server: NatsServer, elections: None) -> None:
+    """A name that is misspelt is an error, whatever loss is accepted."""
+    create(server.url, "S")
+    fill(server.url, "S", 10)
+    start = driver(server.url).initial()
+    for wanted in (both(server).initial, lambda: both(server).latest(start, limited=True)):
+        with pytest.raises(StreamNotFound, match="cannot read stream T"):
+            wanted()

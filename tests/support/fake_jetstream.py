@@ -144,7 +144,9 @@ class FakeJetStream:
     # What it answers
 
     def info(self, **config: Any) -> dict[str, Any]:
-        state = {"messages": len(self.messages), "bytes": 0, "first_seq": 1, "last_seq": max(self.messages, default=0)}
+        last = max(self.messages, default=0)
+        state: dict[str, Any] = {"messages": len(self.messages), "bytes": 0, "first_seq": 1, "last_seq": last}
+        state |= {"last_ts": rfc3339(_STORED + last)} if last else {}
         whole = {"name": "S", "retention": "limits", "allow_direct": True, **config}
         return {"config": whole, "created": self.created, "state": state, "ts": rfc3339(_ANSWERED)}
 
@@ -290,8 +292,8 @@ class FakeJetStream:
         for at, sequence in enumerate(due[: request["batch"]]):
             self._delivered[name] += 1
             self._starts[name] = sequence + 1
-            left = len(due) - at - 1
-            yield plain.saying(b"%d" % sequence, reply=ack(sequence, self._delivered[name], left)), b"%d" % sequence
+            reply = ack(sequence, self._delivered[name], len(due) - at - 1, _STORED + sequence)
+            yield plain.saying(b"%d" % sequence, reply=reply), b"%d" % sequence
 
 
 def ack(sequence: int, delivery: int, pending: int, time: object = _STORED) -> bytes:

@@ -1,0 +1,181 @@
+"""Servers that led a stream once: what they answer is no loss, and moves no position.
+
+A server that was frozen, or cut off from the others, answers as the leader that it was until it hears its successor.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_jetstream.client import requests
+from spark_jetstream.errors import DataLossError, ServerBusy
+from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.testing import NatsCluster
+from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.planning import driver, planner_after, run
+from tests.support.proxy import WireProxy
+from tests.support.reading import auto, create, direct, fill, pulls, sequences
+
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
+SECOND = 1_000_000_000
+AGO = "2023-11-13T00:00:00Z"
+READ = 100
+NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJetStream]:
+    """A stream of 200 messages, which a cluster of three has; the query has read half of them, and no one waits."""
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
+    with FakeJetStream() as running:
+        running.store(2 * READ)
+        answers(running)
+        yield running
+
+
+def group(leader: str = "A", silent: tuple[int, ...] = (1, 1), since: str = CREATED, **others: Any) -> dict[str, Any]:
+    """What A says of the cluster: who leads, and for how many seconds each of the others has been silent."""
+    peers = [
+        {"name": name, "current": True, "active": seconds * SECOND // 2, **others}
+        for name, seconds in zip("BC", silent, strict=True)
+    ]
+    return {"name": "test", "leader": leader, "leader_since": since, "replicas": peers}
+
+
+def answers(fake: FakeJetStream, *first: dict[str, Any]) -> None:
+    """Let the leader's requests for the stream's state be answered with these, and then as they should be."""
+    left = list(first)
+    fake.look = lambda: left.pop(0) if left else {**fake.info(), "cluster": group()}
+
+
+def shorter(fake: FakeJetStream, last: int = 30, **fields: Any) -> dict[str, Any]:
+    """An old state of the stream."""
+    info = fake.info()
+    return {**info, "state": {**info["state"], "messages": last, "last_seq": last}, "cluster": group(), **fields}
+
+
+#: What a server answers that leads no more.
+FORMER: dict[str, Callable[[FakeJetStream], dict[str, Any]]] = {
+    "it knows of no leader": lambda fake: shorter(fake, cluster=group("")),
+    "it names its successor": lambda fake: shorter(fake, cluster=group("B")),
+    "it has heard nobody": lambda fake: shorter(fake, cluster=group(silent=(140, 140))),
+    "it takes itself for the leader": shorter,
+    "a stream that was there before": lambda fake: shorter(fake, created=AGO),
+    "no stream yet": lambda _: NOT_FOUND,
+}
+
+
+@pytest.mark.parametrize("former", FORMER.values(), ids=FORMER)
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_position_does_not_move(
+    fake: FakeJetStream, caplog: pytest.LogCaptureFixture, former: Callable[[FakeJetStream], dict[str, Any]], fail: str
+) -> None:
+    caplog.set_level(logging.WARNING, "spark_jetstream")
+    start = Offset({"S": StreamPosition(READ + 1, CREATED)})
+    end = Offset({"S": StreamPosition(2 * READ + 1, CREATED)})
+    answers(fake, former(fake))
+    assert driver(fake.url, failOnDataLoss=fail).latest(start, limited=True).streams["S"].next == 2 * READ + 1
+    answers(fake, former(fake))
+    assert driver(fake.url, failOnDataLoss=fail).ranges(start, end)[-1].end == 2 * READ + 1
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("former", FORMER.values(), ids=FORMER)
+@pytest.mark.parametrize("read", [pulls, direct, auto])
+def test_a_task_reads_on(fake: FakeJetStream, former: Callable[[FakeJetStream], dict[str, Any]], read: Any) -> None:
+    """The consumer exists, or the answer came, and what the stream is now is looked up."""
+    [part] = driver(fake.url, streaming=False, readWith="consumer").batch_ranges()
+    answers(fake, former(fake))
+    assert sequences(read(fake.url, part)) == list(range(1, 2 * READ + 1))
+
+
+def test_the_leader_is_asked_twice_for_what_a_replica_lacks(fake: FakeJetStream) -> None:
+    """The end of a range without a count would be left out in silence."""
+    [part] = driver(fake.url, streaming=False, readWith="direct").batch_ranges()
+    lagging, former = (
+        iter([READ]),
+        iter([{"error": {"code": 404, "err_code": 10037, "description": "no message found"}}]),
+    )
+    fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
+    fake.leader = lambda request: next(former, None) or fake.message(request)
+    assert sequences(direct(fake.url, replace(part, count=None))) == list(range(1, 2 * READ + 1))
+    assert next(former, None) is None
+
+
+@pytest.mark.parametrize("stage", ["CONSUMER.CREATE", "STREAM.MSG.GET"])
+def test_a_server_that_does_not_know_the_stream_yet(fake: FakeJetStream, stage: str) -> None:
+    read = pulls if stage == "CONSUMER.CREATE" else direct
+    [part] = driver(fake.url, streaming=False, readWith="consumer").batch_ranges()
+    former = iter([NOT_FOUND])
+    lagging = iter([READ])
+    fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
+    fake.lies[stage] = lambda honest: [
+        honest.frames if (lie := next(former, None)) is None else honest.saying(json.dumps(lie).encode())
+    ]
+    assert sequences(read(fake.url, part)) == list(range(1, 2 * READ + 1))
+
+
+@pytest.mark.parametrize("silent", [(1, 140), (1, 1)])
+def test_a_loss_that_the_leader_confirms(fake: FakeJetStream, silent: tuple[int, int]) -> None:
+    start = Offset({"S": StreamPosition(3 * READ, CREATED)})
+    fake.look = lambda: {**fake.info(), "cluster": group(silent=silent)}
+    with pytest.raises(DataLossError, match="was read up to sequence 299, and now ends at 200"):
+        driver(fake.url).latest(start, limited=True)
+    moved = driver(fake.url, failOnDataLoss="false").latest(start, limited=True)
+    assert moved.streams["S"].next == 2 * READ + 1
+
+
+@pytest.mark.parametrize("servers", [group(silent=(140, 140)), group(offline=True), group("B"), group("")])
+def test_a_loss_that_no_leader_confirms(fake: FakeJetStream, servers: dict[str, Any]) -> None:
+    """Nobody is asked to accept a loss that may be none: the error is one of an outage."""
+    fake.look = lambda: {**fake.info(), "cluster": servers}
+    for fail in ("true", "false"):
+        planner = driver(fake.url, failOnDataLoss=fail, retryTimeout="100ms")
+        with pytest.raises(ServerBusy, match="cannot read stream S"):
+            planner.latest(Offset({"S": StreamPosition(3 * READ, CREATED)}), limited=True)
+
+
+def test_without_a_position_the_leader_must_be_followed(fake: FakeJetStream) -> None:
+    """A batch of a former leader's state would be too short, and the first end in Spark 4.0 would go back."""
+    old = shorter(fake, cluster=group(silent=(140, 140)))
+    answers(fake, old)
+    assert driver(fake.url, streaming=False).batch_ranges()[-1].end == 2 * READ + 1
+    for first in (driver(fake.url).report_latest, lambda: driver(fake.url).latest(None, limited=True)):
+        answers(fake, old)
+        assert first().streams["S"].next == 2 * READ + 1
+
+
+@pytest.mark.full
+def test_a_leader_that_wakes_up() -> None:
+    """Requests reach it while it is frozen, and it answers them before it hears that another one leads."""
+    with NatsCluster() as servers:
+        create(servers.url, "S", num_replicas=3, storage="file", allow_direct=True)
+        servers.wait_ready()
+        former = servers.leader_of("S")
+        frozen = servers.servers[former]
+        fill(frozen.url, "S", READ)
+        with WireProxy(frozen.url) as proxy, ThreadPoolExecutor(1) as pool:
+            planner = driver(proxy.url, requestTimeout="60s", retryTimeout="120s")
+            [(_, start)] = run(planner)
+            asked = proxy.client_bytes.count(b"STREAM.INFO.S")
+            end = Offset({"S": StreamPosition(5 * READ + 1, start.streams["S"].created)})
+            frozen.pause()
+            found = pool.submit(planner.latest, end, limited=True)
+            proxy.wait(lambda: proxy.client_bytes.count(b"STREAM.INFO.S") > asked)
+            servers.wait_ready()
+            fill(servers.servers[servers.leader_of("S")].url, "S", 4 * READ)
+            frozen.resume()
+            assert found.result(120) == end
+            # Whatever it answers from now on.
+            for _ in range(20):
+                assert planner.latest(end, limited=True) == end
+            servers.wait_ready()
+            assert planner_after(planner, start) == list(range(READ + 1, 5 * READ + 1))
