@@ -515,7 +515,7 @@ class Publisher:
         subject = portion.row(index).subject
         target = self._target.at(subject)
         stream = target.stream if portion.counted is self.totals else None
-        seconds = time.monotonic() - portion.begun
+        seconds = time.monotonic() - portion.sent
         return why_silent(self._connection, target.stored_at(subject), seconds, stream, prefix=target.api_prefix)
 
     def _fail(self, portion: InFlight, index: int, why: str, err_code: int) -> None:

@@ -320,14 +320,15 @@ class _FilterReader:
             raise AnswerRejected("messages of an answer were lost on the way")
         try:
             sequence = next_at_leader(connection, stream, self.subject, position)
-            if sequence is None and self.whole.look(connection).clustered:
-                # By the word of a server that may have led the stream before.
-                sequence = next_at_leader(connection, stream, self.subject, position)
+            if sequence is None or sequence >= self.part.end:
+                state = self.whole.look(connection)
+                if sequence is None and state.clustered:
+                    # A server that led the stream before may have said so.
+                    sequence = next_at_leader(connection, stream, self.subject, position)
         except StreamNotFound as error:
             look(connection, self.part, self.part.first)
             raise AnswerRejected(f"{error}, which exists") from None
         if sequence is None or sequence >= self.part.end:
-            self.whole.look(connection)
             self.next = self.part.end
             return
         # Nothing matches in front of that one.

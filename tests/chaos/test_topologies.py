@@ -289,9 +289,10 @@ class TestMirror:
         assert len(query.step()) == 20
         assert query.end is not None
         at = query.end["streams"][origin.name]["next"]
-        # Another name is another stream: it begins where the options say, whatever the checkpoint says of the first.
+        # Another name is another stream, and so another query.
         query.resume(servers=copy.url, stream=copy.name)
-        assert query.rest() == as_of(copy.name, origin.rows())
+        with pytest.raises(OptionError, match="the checkpoint is of another query"):
+            query.rest()
         moved = query_of(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": {at}}}')
         assert moved.rest() == as_of(copy.name, origin.rows()[20:])
 

@@ -156,7 +156,7 @@ def test_contexts(do: Command, tmp_path: Path) -> None:
     assert ran.rows[2] == ["near", "yes", "nats://127.0.0.1:4222"]
     broken, near = do("ctx", "ls", "--json").json
     assert near == {"name": "near", "selected": True, "servers": "nats://127.0.0.1:4222", "problem": ""}
-    assert "not valid JSON" in broken["problem"]
+    assert "is not JSON" in broken["problem"]
     assert "right-pass" not in ran.out
 
 

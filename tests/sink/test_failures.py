@@ -439,7 +439,7 @@ def test_a_server_that_cannot_write(tmp_path: Path) -> None:
     with NatsServer(binary=limited) as server, Publisher(server.url) as publisher:
         s = Stream(server.url, "FULL", publisher)
         Stream(server.url, "OBJ_full", publisher, subjects=["$O.full.>"], allow_rollup_hdrs=True)
-        options = {"servers": server.url, **QUICK, "ackTimeout": "200ms"}
+        options = {"servers": server.url, **QUICK, "ackTimeout": "3s", "maxRetries": "1"}
         rows = batch(data=[b"x" * 20_000] * 20, subject=["full.a"] * 20)
         with pytest.raises(RowRefused) as refused:
             store(writer_of("b", options, rows.schema), [rows])
