@@ -47,6 +47,8 @@ class _Held:
     """Up to where this run has purged a work queue."""
     trying: int = 0
     """Where the last request moves the consumer; the server may have moved it although no reply came."""
+    done: int = 0
+    """Everything below is in Spark's sink. The last request of an earlier run may move the consumer so far."""
 
 
 class Progress:
@@ -202,6 +204,7 @@ class Progress:
     # Committing
 
     def _commit(self, state: StreamSummary, held: _Held, next_sequence: int) -> None:
+        held.done = next_sequence
         consumer = self._look(state, held)
         if consumer is None:
             return
@@ -315,7 +318,7 @@ class Progress:
         if consumer.next < held.next:
             # A server that crashed may have lost the last move. To hold messages for too long does no harm.
             log.info("stream %s: consumer %s is back at sequence %d", state.name, self._durable, consumer.next)
-        elif held.next < consumer.next != held.trying and consumer.next > state.first_kept:
+        elif held.next < consumer.next != held.trying and consumer.next > max(state.first_kept, held.done):
             passed_over = self._probe(self._requests, state.name, self._filters).peek(held.next)
             what = (
                 f"consumer {self._durable} of stream {state.name} (option durable) was moved from sequence {held.next} "

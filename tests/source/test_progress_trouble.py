@@ -102,6 +102,17 @@ def test_moved_on_past_messages_that_are_there_or_back(stream: Maker, retention:
     assert pending(made) == 3
 
 
+@pytest.mark.parametrize("retention", ["limits", "interest"])
+def test_the_last_request_of_an_earlier_run_may_come_late(stream: Maker, retention: str) -> None:
+    made = stream(retention=retention)
+    make_consumer(made, "other")
+    run = Run(made, f"{made.subject}.a").begin(9)
+    forward(made, 5)  # as an earlier run asked, whose batch Spark has committed
+    run.commit(8)
+    assert pending(made) == 2
+    run.check()
+
+
 @pytest.mark.parametrize("fail", [True, False])
 def test_moved_on_and_the_messages_are_gone(stream: Maker, caplog: pytest.LogCaptureFixture, fail: bool) -> None:
     made = stream(retention="interest")
