@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import spark_jetstream
+from spark_jetstream.client.nats_py import RELEASES
 from tests.compat.test_compat import VERSIONS as COMPAT_VERSIONS
 from tests.support.project import PYPROJECT, ROOT
 
@@ -157,6 +158,12 @@ def test_every_dependency_is_locked_for_every_python(python: str) -> None:
         if name != project["name"] and on(python, wanted):
             assert name in versions, f"{line} on Python {python}"
             assert versions[name] in wanted.specifier, f"{line} on Python {python}"
+
+
+def test_the_releases_of_nats_py_are_those_whose_parts_are_known() -> None:
+    assert RELEASES in PYPROJECT["project"]["dependencies"]
+    releases = ["2.14.9", "2.15.0", "2.15.1", "2.16.0", "2.16.1", "2.17.0"]
+    assert list(Requirement(RELEASES).specifier.filter(releases)) == releases[1:-1]
 
 
 def test_extras_of_this_project_that_others_include_exist() -> None:

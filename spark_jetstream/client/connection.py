@@ -35,7 +35,6 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
 log = logging.getLogger(__name__)
@@ -77,10 +76,9 @@ class Connection:
         self._last_error: Exception | None = None
         self._deaf: PermissionDenied | None = None
         self._background: set[asyncio.Future[Any]] = set()
-        check = InfoCheck()
-        self._in_bulk = nats_py.replace_parser(self._client, self._scanner, self._deliver, check, self._complain)
-        self._transport = nats_py.replace_transport(self._client, options, check, self._is_paced)
-        self._publishing = asyncio.Lock()
+        self._transport = nats_py.replace_parts(
+            self._client, options, self._scanner, self._deliver, self._complain, self._is_paced
+        )
 
     # What callers use
 
@@ -344,8 +342,7 @@ class Connection:
             # nats-py waits for a task of its own, which it may have cancelled.
             with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
                 await self._client.close()
-            if self._transport is not None:
-                self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgets that of a refused login
+            self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgets that of a refused login
             raise
 
     @property
@@ -420,21 +417,14 @@ class Connection:
                     future.exception()  # retrieved, so that asyncio does not log it
 
     async def _subscribe(self, inbox: Inbox, subject: str) -> None:
-        async def by_message(message: Msg) -> None:
-            if not self._in_bulk:
-                for event in nats_py.reframed(message, inbox.whole):
-                    inbox.put(event)
-                await asyncio.sleep(0)  # nats-py calls this for all messages that wait, without a pause for others
+        async def drop(message: Msg) -> None:
+            """What came before the scanner knew the subscription."""
 
         try:
-            subscription = await self._client.subscribe(subject, cb=by_message)
+            subscription = await self._client.subscribe(subject, cb=drop)
         except (nats.errors.Error, OSError) as error:
             raise ConnectionFailed(f"cannot subscribe to {subject}: {error_text(error)}") from None
-        number = nats_py.number_of(subscription)
-        if number is None and self._in_bulk:
-            nats_py.warn_slow_reads("number for a subscription")
-            self._in_bulk = False
-        sid = id(subscription) if number is None else number
+        sid = nats_py.number_of(subscription)
         self._inboxes[sid] = inbox
         self._subscriptions[sid] = subscription
         self._scanner.collect.add(sid)
@@ -445,31 +435,13 @@ class Connection:
         return any(inbox.paced for inbox in self._inboxes.values())
 
     def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
-        if self._transport is None:
-            self._spawn(self._publish(inbox, memoryview(frames), generation))
         # Not through nats-py's buffer, which nats-py sends over the next connection.
-        elif self._is_at(generation):
+        if self._is_up and generation == self.reconnects:
             self._transport.write(frames)
             if not isinstance(self._transport, BulkTransport):
                 self._spawn(nats_py.drain(self._transport))
         else:
-            inbox.put_cut(self._not_sent)
-
-    def _is_at(self, generation: int) -> bool:
-        return self._is_up and generation == self.reconnects
-
-    @property
-    def _not_sent(self) -> str:
-        return f"the connection to {self.options.display_servers} was cut, nothing was sent"
-
-    async def _publish(self, inbox: Inbox, frames: memoryview, generation: int) -> None:
-        """Publish frames in the order of the calls. nats-py may send what it has buffered over the next connection."""
-        try:
-            async with self._publishing:
-                if not await nats_py.publish(self._client, frames, lambda: self._is_at(generation)):
-                    inbox.put_cut(self._not_sent)
-        except JetStreamError as error:
-            inbox.put(error)
+            inbox.put_cut(f"the connection to {self.options.display_servers} was cut, nothing was sent")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -8,19 +8,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import importlib.metadata
 import logging
 import re
 import ssl
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import nats.aio.transport
 import nats.errors
-from nats.aio.client import Client
-from nats.aio.msg import Msg
+from nats.aio.client import Client, __version__
 from nats.aio.subscription import Subscription
 
 from spark_jetstream.client.auth import mistrust
@@ -39,23 +38,36 @@ from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Event, Frames, Sc
 
 if TYPE_CHECKING:
     from nats.aio.transport import TcpTransport, WebSocketTransport
-else:
-    try:
-        from nats.aio.transport import TcpTransport, WebSocketTransport
-    except ImportError:  # a later release: `replace_transport` does not use what is made of these
-        TcpTransport = WebSocketTransport = object
+else:  # without a class its parts are missing, and `replace_parts` says so
+    TcpTransport = getattr(nats.aio.transport, "TcpTransport", object)
+    WebSocketTransport = getattr(nats.aio.transport, "WebSocketTransport", object)
 
 log = logging.getLogger(__name__)
 
-TESTED = "2.15 and 2.16"
-"""The releases of nats-py whose private names these are."""
+RELEASES = "nats-py>=2.15,<2.17"
+"""The releases that have all of `PARTS`; pyproject.toml names the same."""
+PARTS = (
+    "Client.force_reconnect",  # since 2.15
+    "Client._ps.parse",  # the parser; replaced by ours
+    "Client._ps.reset",
+    "Client._transport",  # filled in before nats-py would do so itself
+    "Client._server_info",  # what the server last said of itself
+    "Client._process_err",  # for logins that the server ends
+    "Client._process_op_err",
+    "Client._error_cb",
+    "Subscription._id",  # its number on the wire
+    "TcpTransport._io_reader",
+    "TcpTransport._io_writer",
+    "TcpTransport._bare_io_reader",
+    "TcpTransport._bare_io_writer",
+    "WebSocketTransport._ws",
+    "WebSocketTransport._client",
+    "WebSocketTransport._using_tls",
+)
+"""What the connector needs of nats-py beside its documented interface."""
 TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 """What nats-py raises, beside its own errors, when a server sends what it does not know."""
 
-_PARSER = "_ps"  # the attribute that holds the parser; replaced by ours
-_TRANSPORT = "_transport"  # and the one that holds the transport, filled in before it would do so itself
-_SUBSCRIPTION_ID = "_id"  # and the number of a subscription on the wire
-_INFO = "_server_info"  # and what the server last said of itself
 _READ_SIZE = 2 << 20
 _PACE = 0.008  # seconds: some thousand acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
@@ -73,7 +85,7 @@ class LastingClient(Client):
     """
 
     async def _process_err(self, err_msg: str) -> None:
-        if not (_REFUSED.search(err_msg) and hasattr(self, "_error_cb") and hasattr(self, "_process_op_err")):
+        if not _REFUSED.search(err_msg):
             await super()._process_err(err_msg)
             return
         error = nats.errors.Error(f"nats: {err_msg}")
@@ -81,63 +93,42 @@ class LastingClient(Client):
         await self._process_op_err(error)
 
 
-def replace_parser(
+def replace_parts(
     client: Client,
+    options: ConnectionOptions,
     scanner: Scanner,
     deliver: Callable[[Frames | Status | ApiReply], None],
-    check: InfoCheck,
     complain: Callable[[ProtocolError], None],
-) -> bool:
-    """Pass the messages that `scanner` collects to `deliver`, and malformed bytes of the server to `complain`.
+    paced: Callable[[], bool],
+) -> BulkTransport | CheckedWebSocket:
+    """Replace the parser and the transport of a client, and return the transport.
 
-    Warns (`RuntimeWarning`) and returns False where nats-py keeps its parser elsewhere.
+    Messages that `scanner` collects go to `deliver`, and malformed bytes of the server to `complain`. Raises
+    `JetStreamError` if the installed nats-py lacks one of `PARTS`.
     """
-    library = getattr(client, _PARSER, None)
-    replaced = hasattr(library, "parse") and hasattr(library, "reset")
-    if replaced:
-        setattr(client, _PARSER, BulkParser(library, scanner, deliver, check, complain))
+    check, owners = InfoCheck(), {"Client": Client(), "Subscription": Subscription(client)}
+    transport: BulkTransport | CheckedWebSocket
+    if options.servers[0].startswith("ws"):
+        owners["WebSocketTransport"] = transport = CheckedWebSocket(check)
     else:
-        warn_slow_reads("parser that can be replaced")
-    return replaced
+        owners["TcpTransport"] = transport = BulkTransport(options.requires_tls, check, paced)
+    for part in PARTS:
+        owner, _, name = part.partition(".")
+        try:
+            if owner in owners:
+                attrgetter(name)(owners[owner])
+        except AttributeError:
+            raise JetStreamError(
+                f"nats-py {__version__} has no {part}, which spark-jetstream needs: pip install '{RELEASES}'"
+            ) from None
+    client._ps = BulkParser(client._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
+    client._transport = transport
+    return transport
 
 
-def warn_slow_reads(lacking: str) -> None:
-    """Warn that messages come through ordinary subscriptions, because nats-py has no `lacking`."""
-    _warn(lacking, "reading is some ten times slower, and of repeated header names only the last value is seen")
-
-
-def replace_transport(
-    client: Client, options: ConnectionOptions, check: InfoCheck, paced: Callable[[], bool]
-) -> BulkTransport | CheckedWebSocket | None:
-    """Make the client use a transport of this module, and return it.
-
-    Warns (`RuntimeWarning`) and returns None where nats-py keeps its transport elsewhere, or has one that works in
-    another way. Raises `UntrustedServer` if TLS is required then: nats-py might send credentials without it.
-    """
-    web = options.servers[0].startswith("ws")
-    if hasattr(client, _TRANSPORT) and TcpTransport is not object:
-        transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
-        if transport.parts <= vars(transport).keys():
-            setattr(client, _TRANSPORT, transport)
-            return transport
-    if options.requires_tls and not web:
-        raise UntrustedServer(
-            f"{_installed()} has no transport that can be replaced (tested: {TESTED}), and its own may send "
-            "credentials before the connection is encrypted: install a tested release"
-        )
-    _warn("transport that can be replaced", "writing is some ten times slower, and refuses repeated header names")
-    return None
-
-
-def _installed() -> str:
-    """Name the installed release; a copy without metadata has no version."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return f"nats-py {importlib.metadata.version('nats-py')}"
-    return "this nats-py"
-
-
-def _warn(lacking: str, consequence: str) -> None:
-    warnings.warn(f"{_installed()} has no {lacking} (tested: {TESTED}): {consequence}", RuntimeWarning, stacklevel=4)
+def number_of(subscription: Subscription) -> int:
+    """Return the number of a subscription on the wire."""
+    return subscription._id
 
 
 async def drain(transport: CheckedWebSocket) -> None:
@@ -147,56 +138,9 @@ async def drain(transport: CheckedWebSocket) -> None:
         await transport.drain()  # type: ignore[no-untyped-call]
 
 
-def number_of(subscription: Subscription) -> int | None:
-    """Return the number of a subscription on the wire; None where nats-py keeps it elsewhere."""
-    return getattr(subscription, _SUBSCRIPTION_ID, None)
-
-
-async def publish(client: Client, frames: memoryview, usable: Callable[[], bool]) -> bool:
-    """Publish what PUB and HPUB frames hold, one at a time, as long as `usable`; whether all were published.
-
-    Raises `JetStreamError` for a message that nats-py does not publish as it is.
-    """
-    for subject, payload, reply, headers in _messages(frames):
-        if not usable():
-            return False
-        try:
-            await client.publish(subject, payload, reply=reply, headers=headers)
-        except (nats.errors.Error, OSError) as error:
-            if not usable():
-                return False
-            raise JetStreamError(f"{_installed()} does not publish to {subject}: {error_text(error)}") from error
-    return True
-
-
-def _messages(frames: memoryview) -> Iterator[tuple[str, bytes, str, dict[str, str] | None]]:
-    """The subject, payload, reply subject and headers of each frame."""
-    data, at = bytes(frames), 0
-    while at < len(data):
-        start = data.index(b"\r\n", at) + 2
-        verb, subject, *rest = data[at : start - 2].decode().split(" ")
-        head = int(rest[-2]) if verb == "HPUB" else 0
-        at = start + int(rest[-1])
-        reply = rest[0] if len(rest) > (2 if head else 1) else ""
-        yield subject, data[start + head : at], reply, _headers(data[start : start + head], subject) if head else None
-        at += 2
-
-
-def _headers(block: bytes, subject: str) -> dict[str, str]:
-    """A header block as nats-py takes it. Raises `JetStreamError` if nats-py would publish another one."""
-    pairs = [line.partition(": ")[::2] for line in block.decode().split("\r\n")[1:-2]]
-    headers = {name.strip(): value.strip() for name, value in pairs}
-    if list(headers.items()) != pairs:
-        raise JetStreamError(
-            f"{_installed()} (tested: {TESTED}) cannot publish a message to {subject} as it is: a header name is "
-            "repeated, or a value begins or ends with white space"
-        )
-    return headers
-
-
 @dataclass(eq=False)
 class BulkParser:
-    """Replaces nats-py's parser; has the same two methods. See `replace_parser`."""
+    """Replaces nats-py's parser; has the same two methods. See `replace_parts`."""
 
     _library: Any
     _scanner: Scanner
@@ -287,8 +231,6 @@ class BulkTransport(TcpTransport):
     text when a `tls://` server does not ask for TLS. While `paced` returns true it waits some milliseconds between two
     reads: each read costs the same, for one acknowledgement or for hundreds.
     """
-
-    parts = frozenset({"_io_reader", "_io_writer", "_bare_io_reader", "_bare_io_writer"})
 
     def __init__(self, requires_tls: bool, check: InfoCheck, paced: Callable[[], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -388,8 +330,6 @@ class BulkTransport(TcpTransport):
 class CheckedWebSocket(WebSocketTransport):
     """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
 
-    parts = frozenset({"_ws", "_client", "_using_tls"})
-
     def __init__(self, check: InfoCheck) -> None:
         super().__init__()
         self._check = check
@@ -436,27 +376,6 @@ class CheckedWebSocket(WebSocketTransport):
         return rest or bytes(await super().readline())  # type: ignore[no-untyped-call]
 
 
-def reframed(message: Msg, whole: bool) -> list[Frames | Status | ApiReply]:
-    """Return the frame of a message that nats-py has read, where its parser stays; with `whole` never a status."""
-    lines = [b"NATS/1.0"]
-    headers = dict(message.headers or {})
-    # A stored message that answers a Direct Get has no reply either, but a time.
-    if not message.reply and not message.data and "Status" in headers and "Nats-Time-Stamp" not in headers:
-        # Where a status has no description nats-py takes the header lines behind it for one.
-        description = headers.pop("Description", "").partition("\n")[0]
-        lines = [f"NATS/1.0 {headers.pop('Status')} {description}".rstrip().encode()]
-    lines += [f"{name}: {value}".encode() for name, value in headers.items()]
-    head = b"\r\n".join(lines) + b"\r\n\r\n" if len(lines) > 1 or b" " in lines[0] else b""
-    reply = f" {message.reply}" if message.reply else ""
-    sizes = f"{len(head)} {len(head) + len(message.data)}" if head else f"{len(message.data)}"
-    line = f"{'HMSG' if head else 'MSG'} {message.subject} 1{reply} {sizes}\r\n"
-    scanner = Scanner()
-    scanner.collect = {1}
-    scanner.whole = {1} if whole else set()
-    events = scanner.feed(line.encode() + head + message.data + b"\r\n")
-    return [event for event in events if not isinstance(event, bytes)]
-
-
 def error_text(error: BaseException | None) -> str:
     """Return the text of an error, or the name of its class when it has none."""
     text = brief(str(error).removeprefix("nats: ").strip())
@@ -484,7 +403,7 @@ def refusal(error: Exception, client: Client, options: ConnectionOptions) -> Jet
         return UntrustedServer(f"cannot connect to {options.display_servers}: {error}")
     alert = _ALERT.search(str(error)) if isinstance(error, ssl.SSLError) else None
     if "tlsCertFile" not in options.given() and "tlsCertPem" not in options.given():
-        asked = (getattr(client, _INFO, None) or {}).get("tls_verify")
+        asked = client._server_info.get("tls_verify")
         if alert or (asked and isinstance(error, (BrokenPipeError, ConnectionResetError))):
             return AuthenticationFailed(
                 f"the NATS server at {options.display_servers} demands a client certificate "

@@ -520,22 +520,6 @@ def test_events_that_another_account_exports(accounts: NatsServer) -> None:
     assert created.published_on == "app.events.ADVISORY.STREAM.CREATED.EXPORTED"
 
 
-def test_without_the_replaced_parser(
-    nats_server: NatsServer, make_stream: Make, monkeypatch: pytest.MonkeyPatch, no_connection_left: None
-) -> None:
-    """Where nats-py keeps its parser elsewhere, events come through it."""
-    monkeypatch.setattr("spark_jetstream.client.nats_py.replace_parser", lambda *_: False)
-    close_all()
-    with (
-        JetStreamAdmin(servers=nats_server.url, **QUICK) as admin,
-        admin.events.watch("stream_action", count=1, timeout=60) as events,
-    ):
-        name = make_stream({})
-        (created,) = events
-    assert isinstance(created, models.StreamAction)
-    assert created.stream == name
-
-
 # -- what only some servers tell --
 
 

@@ -8,14 +8,18 @@ import json
 import os
 import re
 import ssl
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from spark_jetstream.client import connection as connection_module
 from spark_jetstream.client import nats_py
@@ -39,6 +43,7 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.client import forks, in_child, tls_config
+from tests.support.jobs import run_python
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, create, fill, options, part_of, pulls, sequences, wait_until
@@ -523,25 +528,53 @@ def test_reading_over_websocket(loaded: NatsServer) -> None:
 
 
 def test_private_names_of_the_client_library_stand_in_one_place() -> None:
-    client = Client()
-    assert hasattr(getattr(client, nats_py._PARSER), "parse")
-    assert hasattr(getattr(client, nats_py._PARSER), "reset")
-    assert getattr(client, nats_py._TRANSPORT) is None
-    # Through getattr and setattr with those names, and in no other way.
-    for source in (nats_py, connection_module):
-        text = Path(str(source.__file__)).read_text()
-        assert not re.findall(r"(?:_client|client|subscription|message)\._\w+", text)
-    assert not re.findall(r"[gs]etattr", Path(str(connection_module.__file__)).read_text())
+    of_library = r"(?:_client|client|subscription|message)\.(_\w+)"
+    assert not re.findall(of_library, Path(str(connection_module.__file__)).read_text())
+    used = set(re.findall(of_library, Path(str(nats_py.__file__)).read_text()))
+    assert {"_ps", "_transport", "_id"} < used <= {part.split(".")[1] for part in nats_py.PARTS}
 
 
-@pytest.mark.full
-def test_without_the_parser_interruptions_are_survived_too(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
-    create(server.url, "S")
-    fill(server.url, "S", 1000)
-    with WireProxy(server.url) as proxy:
-        with pytest.warns(RuntimeWarning, match="tested: 2.15 and 2.16"):
-            connect(options(proxy.url))
-        cut = proxy.cut_after(60_000)
-        assert sequences(pulls(proxy.url, part_of(server.url, "S"))) == list(range(1, 1001))
-        assert cut.is_set()
+@pytest.mark.parametrize("part", nats_py.PARTS)
+def test_a_client_library_without_a_part(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library: dict[str, Any] = {
+        "Client": Client,
+        "Subscription": Subscription,
+        "TcpTransport": TcpTransport,
+        "WebSocketTransport": WebSocketTransport,
+    }
+    owner, name, *method = part.split(".")
+    if hasattr(library[owner], name):
+        monkeypatch.delattr(library[owner], name)
+    else:
+        init = library[owner].__init__
+
+        def without(self: Any, *arguments: Any, **named: Any) -> None:
+            init(self, *arguments, **named)
+            delattr(self, name)
+            if method:
+                self._ps = types.SimpleNamespace(**dict.fromkeys({"parse", "reset"} - {*method}))
+
+        monkeypatch.setattr(library[owner], "__init__", without)
+    monkeypatch.setattr("aiohttp.ClientSession", object)  # a real one would complain that nobody closes it
+    with pytest.raises(JetStreamError) as raised:
+        connect(options("ws://127.0.0.1:1" if owner == "WebSocketTransport" else NOWHERE))
+    assert type(raised.value) is JetStreamError
+    assert str(raised.value) == (
+        f"nats-py {version('nats-py')} has no {part}, which spark-jetstream needs: pip install 'nats-py>=2.15,<2.17'"
+    )
+
+
+WITHOUT_TRANSPORTS = """
+import nats.aio.transport as transport
+del transport.TcpTransport, transport.WebSocketTransport
+from spark_jetstream import errors, options
+from spark_jetstream.client.pool import connect
+try:
+    connect(options.ConnectionOptions(servers=("127.0.0.1:1",)))
+except errors.JetStreamError as error:
+    print(error)
+"""
+
+
+def test_a_client_library_without_these_transports() -> None:
+    assert "has no TcpTransport._io_reader, which" in run_python("-c", WITHOUT_TRANSPORTS)

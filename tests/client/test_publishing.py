@@ -7,7 +7,6 @@ import json
 import socket
 import time
 import types
-from base64 import b64decode
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,16 +16,15 @@ import pytest
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, UntrustedServer
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
-from tests.support.client import PRIVATE, stored, tls_config
-from tests.support.jobs import run_python
+from tests.support.client import stored, tls_config
 from tests.support.proxy import WireProxy
-from tests.support.publish import Message, Publisher
+from tests.support.publish import Message
 from tests.support.reading import create, options, wait_until
 from tests.support.wire import answers
 
@@ -297,74 +295,3 @@ def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
         with pytest.raises(ConnectionFailed, match="was closed"):
             inbox.resume(SECONDS)
         assert not connection.usable
-
-
-# Another client library
-
-
-@pytest.mark.parametrize("part", PRIVATE)
-def test_without_a_private_part_everything_is_published(
-    server: NatsServer, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nats_py, part, "_of_tomorrow")
-    with pytest.warns(RuntimeWarning, match=rf"nats-py [\d.]+ {PRIVATE[part]} \(tested: 2\.15 and 2\.16\)"):
-        check_publishing(options(server.url))
-    with connect(options(server.url)).inbox(replies=True) as inbox:
-        plain, headed = Message("T.a", b"x"), Message("S.b", b"\r\n", [("A", "1"), ("Empty", ""), ("B", "c: d\u00e9")])
-        inbox.send([plain.frame(f"{inbox.subject}.1"), headed.frame(f"{inbox.subject}.2"), headed.frame()])
-        found = replies(inbox, 2)
-        assert found[1][0].startswith(b"NATS/1.0 503\r\n")
-    with Publisher(server.url) as publisher:
-        kept = [publisher.api("STREAM.MSG.GET.S", {"seq": sequence})["message"] for sequence in (3004, 3005)]
-    assert [b64decode(message["hdrs"]) for message in kept] == [headed.head] * 2
-    assert [b64decode(message["data"]) for message in kept] == [headed.data] * 2
-
-
-@pytest.mark.parametrize("headers", [[("A", "1"), ("A", "2")], [("A", " 1")], [("A", "1 ")]])
-def test_without_the_transport_no_header_is_changed(
-    server: NatsServer, headers: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nats_py, "_TRANSPORT", "_of_tomorrow")
-    with pytest.warns(RuntimeWarning, match="refuses repeated header names"):
-        connection = connect(options(server.url))
-    with connection.inbox(replies=True) as inbox:
-        frame = Message("S.a", b"x", headers).frame(f"{inbox.subject}.1")
-        inbox.send(frame + b"".join(frames(inbox, 2, 3)))
-        with pytest.raises(JetStreamError, match=r"nats-py .* cannot publish a message to S\.a as it is"):
-            inbox.get(SECONDS)
-        inbox.send(frames(inbox, 3, 4))
-        assert sequences(inbox, 1) == {3: 1}
-
-
-def test_without_the_transport_nothing_is_sent_where_tls_is_asked_for(
-    server: NatsServer, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nats_py, "_TRANSPORT", "_of_tomorrow")
-    secure = options(proxy.url.replace("nats://", "tls://"), user="ann", password="secret")
-    with pytest.raises(UntrustedServer, match=r"nats-py [\d.]+ has no transport .*: install a tested release"):
-        connect(secure)
-    assert proxy.connections == 0
-
-
-def test_a_transport_that_works_in_another_way(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_py.BulkTransport, "parts", frozenset({"_of_tomorrow"}))
-    with pytest.warns(RuntimeWarning, match="no transport that can be replaced"):
-        check_publishing(options(server.url))
-
-
-OTHER_LIBRARY = """
-import sys, warnings
-import nats.aio.transport as transport
-del transport.TcpTransport, transport.WebSocketTransport
-from spark_jetstream.client.pool import connect
-from spark_jetstream.options import ConnectionOptions
-warnings.simplefilter("error")
-try:
-    connect(ConnectionOptions(servers=(sys.argv[1],)))
-except RuntimeWarning as warning:
-    print(warning)
-"""
-
-
-def test_a_library_without_these_transports(server: NatsServer) -> None:
-    assert "has no transport that can be replaced" in run_python("-c", OTHER_LIBRARY, server.url)

@@ -127,7 +127,7 @@ def test_versions_of_libraries() -> None:
     del versions["numpy"]
     found = {each.check: each for each in check_driver(Python("3.11.0", versions, ""))}
     assert [found[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
-    assert found["nats-py"].what_to_do == "pip install 'nats-py<3,>=2.15'"
+    assert found["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.15'"
     assert "pydantic" in found["libraries"].said
 
 

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from spark_jetstream.client import nats_py
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink import publisher as publisher_module
@@ -24,7 +23,6 @@ from spark_jetstream.sink.ledger import bucket_config
 from spark_jetstream.sink.publisher import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
-from tests.support.client import PRIVATE
 from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.reading import create, wait_until
@@ -158,28 +156,6 @@ class TestCut:
         assert (report.rows, report.stored, report.dead_letters) == (7500, 7500, 0)
         assert_stored(target.url, target.name, 7500, once=delivery in IDS)
         assert report.streams == {target.name: (1, target.state()["messages"])}
-
-    @pytest.mark.filterwarnings("ignore:nats-py .* has no:RuntimeWarning")
-    @pytest.mark.parametrize("delivery", LEVELS)
-    @pytest.mark.parametrize("part", PRIVATE)
-    def test_with_another_client_library(
-        self, proxy: WireProxy, target: Stream, delivery: str, part: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Without the transport the library buffers what is published, and may send it after the cut as well."""
-        monkeypatch.setattr(nats_py, part, "_of_tomorrow")
-
-        cuts: list[threading.Event] = []
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for index in range(8):
-                if index in {1, 5}:
-                    cuts.append(proxy.cut_after(3000))
-                yield rows(f"{target.subject}.a", 200 * index, 200)
-
-        report = Sink(proxy.url, delivery=delivery, maxInFlight=300).write(batches())
-        assert cuts[0].is_set()
-        assert (report.rows, report.stored, report.dead_letters) == (1600, 1600, 0)
-        assert_stored(target.url, target.name, 1600, once=delivery in IDS)
 
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_for_too_long(self, proxy: WireProxy, target: Stream, delivery: str) -> None:

@@ -18,15 +18,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_jetstream.client import deadline, nats_py
-from spark_jetstream.client.pool import connect
-from spark_jetstream.errors import DataLossError, OutageError, ProtocolError
+from spark_jetstream.client import deadline
+from spark_jetstream.errors import DataLossError, OutageError
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import full
 from tests.support.proxy import WireProxy
-from tests.support.publish import Message, Publisher
 from tests.support.reading import (
     ALL,
     COUNT,
@@ -223,33 +221,6 @@ def test_a_status_lost_on_the_wire(read: Read, server: NatsServer, proxy: WirePr
     proxy.drop_frames(lost)
     assert sequences(read(proxy.url, part_of(server.url, "S"), replace(SETTINGS, max_bytes=20_000))) == ALL
     assert proxy.dropped == 1
-
-
-def test_without_the_parser_reading_is_slow_and_right(
-    read: Read, server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nats_py, "_PARSER", "_parser_of_tomorrow")
-    odd = [("Status", "503"), ("Description", "No Messages"), ("Kind", "a: b")]
-    stored = [Message("G.a", str(number).encode()) for number in range(900)]
-    stored += [Message("G.b", b"", odd), Message("G.c", b"MSG a 1 5\r\nhello\r\n", odd), Message("G.d", bytes(100_000))]
-    create(server.url, "G", allow_direct=True)
-    where = options(server.url, requestTimeout="1s")
-    with Publisher(server.url) as publisher:
-        publisher.publish(stored)
-        part = part_of(server.url, "G")
-        with pytest.warns(RuntimeWarning, match="no parser that can be replaced"):
-            connect(where)
-        # Requests that end by their bytes, and a message too large for one: statuses are read too.
-        found = list(read(where, replace(part, end=part.end + 100), replace(SETTINGS, max_bytes=65_536)))
-        assert sequences(found) == list(range(1, len(stored) + 1))
-        assert [data for run in found for data in run.payloads().to_pylist()] == [message.data for message in stored]
-        headers = [dict(each) if each else None for run in found for each in run.headers().to_pylist()]
-        assert headers == [message.expected_headers for message in stored]
-        # Of repeated names this one keeps the last, in the first one's place: not to be told from the server's own.
-        publisher.publish([Message("G.e", b"x", [("Nats-Sequence", "5")])])
-    if read is direct:
-        with pytest.raises(ProtocolError):
-            sequences(read(where, replace(part, first=part.end, end=part.end + 100)))
 
 
 # The server

@@ -22,13 +22,6 @@ from spark_jetstream.testing.process import LOOPBACK
 
 T = TypeVar("T")
 
-#: What `nats_py` calls private parts of nats-py, and what it says when one is not there.
-PRIVATE = {
-    "_PARSER": "has no parser that can be replaced",
-    "_TRANSPORT": "has no transport that can be replaced",
-    "_SUBSCRIPTION_ID": "has no number for a subscription",
-}
-
 
 def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: Any) -> T:
     """What `work` returns, on a connection of its own."""
