@@ -239,9 +239,7 @@ class Connection:
         async def finish() -> None:
             if self._background and self._connected.is_set():
                 await asyncio.wait(set(self._background), timeout=1)
-            # nats-py waits for a task of its own, which it may have cancelled.
-            with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
-                await self._client.close()
+            await self._give_up()
 
         with contextlib.suppress(JetStreamError):
             self._run(finish(), 4)
@@ -339,11 +337,14 @@ class Connection:
             attempt.cancel()
             with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE):
                 await attempt
-            # nats-py waits for a task of its own, which it may have cancelled.
-            with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
-                await self._client.close()
+            await self._give_up()
             self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgets that of a refused login
             raise
+
+    async def _give_up(self) -> None:
+        # nats-py waits for a task of its own, which it may have cancelled.
+        with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
+            await self._client.close()
 
     @property
     def _is_up(self) -> bool:

@@ -46,25 +46,13 @@ log = logging.getLogger(__name__)
 
 RELEASES = "nats-py>=2.15,<2.17"
 """The releases that have all of `PARTS`; pyproject.toml names the same."""
-PARTS = (
-    "Client.force_reconnect",  # since 2.15
-    "Client._ps.parse",  # the parser; replaced by ours
-    "Client._ps.reset",
-    "Client._transport",  # filled in before nats-py would do so itself
-    "Client._server_info",  # what the server last said of itself
-    "Client._process_err",  # for logins that the server ends
-    "Client._process_op_err",
-    "Client._error_cb",
-    "Subscription._id",  # its number on the wire
-    "TcpTransport._io_reader",
-    "TcpTransport._io_writer",
-    "TcpTransport._bare_io_reader",
-    "TcpTransport._bare_io_writer",
-    "WebSocketTransport._ws",
-    "WebSocketTransport._client",
-    "WebSocketTransport._using_tls",
-)
-"""What the connector needs of nats-py beside its documented interface."""
+PARTS = {
+    "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb",
+    "Subscription": "_id",
+    "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
+    "WebSocketTransport": "_ws _client _using_tls",
+}
+"""What the connector needs of these classes. docs/architecture.md says for what ("What is private in nats-py")."""
 TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 """What nats-py raises, beside its own errors, when a server sends what it does not know."""
 
@@ -112,14 +100,12 @@ def replace_parts(
         owners["WebSocketTransport"] = transport = CheckedWebSocket(check)
     else:
         owners["TcpTransport"] = transport = BulkTransport(options.requires_tls, check, paced)
-    for part in PARTS:
-        owner, _, name = part.partition(".")
+    for owner, part in [(name, part) for name in owners for part in PARTS[name].split()]:
         try:
-            if owner in owners:
-                attrgetter(name)(owners[owner])
+            attrgetter(part)(owners[owner])
         except AttributeError:
             raise JetStreamError(
-                f"nats-py {__version__} has no {part}, which spark-jetstream needs: pip install '{RELEASES}'"
+                f"nats-py {__version__} has no {owner}.{part}, which spark-jetstream needs: pip install '{RELEASES}'"
             ) from None
     client._ps = BulkParser(client._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
     client._transport = transport
