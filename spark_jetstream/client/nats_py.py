@@ -94,22 +94,25 @@ def replace_parts(
     Messages that `scanner` collects go to `deliver`, and malformed bytes of the server to `complain`. Raises
     `JetStreamError` if the installed nats-py lacks one of `PARTS`.
     """
-    check, owners = InfoCheck(), {"Client": Client(), "Subscription": Subscription(client)}
-    transport: BulkTransport | CheckedWebSocket
-    if options.servers[0].startswith("ws"):
-        owners["WebSocketTransport"] = transport = CheckedWebSocket(check)
-    else:
-        owners["TcpTransport"] = transport = BulkTransport(options.requires_tls, check, paced)
-    for owner, part in [(name, part) for name in owners for part in PARTS[name].split()]:
+    _require("Client", Client())
+    _require("Subscription", Subscription(client))
+    web, check = options.servers[0].startswith("ws"), InfoCheck()
+    transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
+    _require("WebSocketTransport" if web else "TcpTransport", transport)
+    client._ps = BulkParser(client._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
+    client._transport = transport
+    return transport
+
+
+def _require(owner: str, value: object) -> None:
+    """Raise `JetStreamError` if an object of this class lacks one of its `PARTS`."""
+    for part in PARTS[owner].split():
         try:
-            attrgetter(part)(owners[owner])
+            attrgetter(part)(value)
         except AttributeError:
             raise JetStreamError(
                 f"nats-py {__version__} has no {owner}.{part}, which spark-jetstream needs: pip install '{RELEASES}'"
             ) from None
-    client._ps = BulkParser(client._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
-    client._transport = transport
-    return transport
 
 
 def number_of(subscription: Subscription) -> int:
