@@ -48,9 +48,6 @@ class Name(Kind):
             raise UnfitError(f"{self.expects} of at most {_NAME_BYTES} bytes")
         return name
 
-    def _schema(self) -> dict[str, Any]:
-        return {"type": "string", "pattern": rf"^[^\s.*>/\\]{{{0 if self.optional else 1},{_NAME_BYTES}}}$"}
-
 
 @dataclass(frozen=True)
 class Identifier(Kind):
@@ -104,9 +101,6 @@ class Subject(Kind):
         if self.literal and re.search(r"[*>]", subject):
             raise UnfitError
         return subject
-
-    def _schema(self) -> dict[str, Any]:
-        return {"type": "string", "examples": ["orders.new" if self.literal else "orders.>"]}
 
 
 @dataclass(frozen=True)

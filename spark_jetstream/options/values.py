@@ -55,8 +55,7 @@ _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
     r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )
-_DURATION_PATTERN = r"^\s*(0|([0-9]+(\.[0-9]+)?\s*[a-zµ]+\s*)+)\s*$"
-_SIZE_PATTERN = r"^\s*[0-9]+\s*([kmgtKMGT]([iI]?[bB])?|[bB])?\s*$"
+_JSON_TYPES: Mapping[type[Any], str] = {bool: "boolean", int: "integer", str: "string"}
 _WHOLE_VALUE = object()
 
 
@@ -159,10 +158,6 @@ class Kind(ABC):
     def _read(self, value: Any) -> Any:
         """Return the Python value; raise `UnfitError`, or any other `ValueError`, when there is none."""
 
-    def _schema(self) -> dict[str, Any]:
-        """Return what a user may write, as JSON Schema."""
-        return {"type": "string"}
-
     def display(self, value: Any) -> Any:
         """Return the value of an option, or None, as logs and ``repr`` may show it."""
         return value if self.displayed or value is None else NOT_SHOWN
@@ -202,7 +197,8 @@ class Kind(ABC):
         return core_schema.with_info_plain_validator_function(self.check)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return self._schema()
+        """Return what a server writes: a type alone."""
+        return {"type": _JSON_TYPES[self.wire]}
 
 
 def text_of(value: Any) -> str:
@@ -233,9 +229,6 @@ class Flag(Kind):
             raise UnfitError
         return bool(value.lower() == "true")
 
-    def _schema(self) -> dict[str, Any]:
-        return {"type": "boolean"}
-
 
 @dataclass(frozen=True)
 class Choice(Kind):
@@ -255,9 +248,6 @@ class Choice(Kind):
         if word not in self.words:
             raise UnfitError(hint=did_you_mean(word, self.words, 0.5))
         return word
-
-    def _schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.words)}
 
 
 @dataclass(frozen=True)
@@ -292,9 +282,6 @@ class Whole(Kind):
             raise UnfitError
         return number
 
-    def _schema(self) -> dict[str, Any]:
-        return {"type": "integer", "minimum": -1 if self.unlimited else self.low, "maximum": self.high}
-
 
 @dataclass(frozen=True)
 class Size(Whole):
@@ -317,10 +304,6 @@ class Size(Whole):
     def _number(self, value: Any) -> Bytes:
         is_negative = isinstance(value, str) and value.strip() == "-1"
         return Bytes(-1) if is_negative else Bytes.of(value)
-
-    def _schema(self) -> dict[str, Any]:
-        text = {"type": "string", "pattern": _SIZE_PATTERN, "examples": ["512k", "8m", "1g"]}
-        return {"anyOf": [{**super()._schema(), "description": "bytes"}, text]}
 
 
 def _short_size(size: int) -> str:
@@ -385,11 +368,6 @@ class Span(Kind):
             raise UnfitError
         return duration
 
-    def _schema(self) -> dict[str, Any]:
-        least = -1 if self.negative else 0 if self.zero else int(Nanoseconds.of(self.low))
-        text = {"type": "string", "pattern": _DURATION_PATTERN, "examples": ["10s", "5m", "1h30m"]}
-        return {"anyOf": [text, {"type": "integer", "minimum": least, "description": "nanoseconds"}]}
-
 
 @dataclass(frozen=True)
 class Time(Kind):
@@ -434,9 +412,6 @@ class When(Kind):
         except ValueError as error:
             raise UnfitError(str(error)) from None
 
-    def _schema(self) -> dict[str, Any]:
-        return {"type": "string", "format": "date-time"}
-
 
 def _is_rfc3339(text: str) -> bool:
     """Return whether Go reads this as a time."""
@@ -474,10 +449,6 @@ class Text(Kind):
             raise UnfitError
         return text
 
-    def _schema(self) -> dict[str, Any]:
-        most = {"maxLength": self.most} if self.most else {}
-        return {"type": "string", **most, **({"pattern": f"^({self.pattern})$"} if self.pattern else {})}
-
 
 @dataclass(frozen=True)
 class Secret(Kind):
@@ -512,9 +483,6 @@ class Octets(Kind):
             return self._read(value)
         except (ValueError, TypeError):
             raise field_error("wrong_value", f"must be {self.expects}") from None
-
-    def _schema(self) -> dict[str, Any]:
-        return {"type": "string", "contentEncoding": "base64"}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         base64_text = core_schema.plain_serializer_function_ser_schema(

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import nats.js.api
@@ -342,19 +341,11 @@ def test_whatever_a_server_says_is_a_reply_or_a_protocol_error(change: dict[str,
 # -- schema and documentation --
 
 
-def parts(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All fields of a schema, with the model's name."""
-    for name, part in {schema["title"]: schema, **schema.get("$defs", {})}.items():
-        assert part["additionalProperties"] is False
-        for field, details in part["properties"].items():
-            yield f"{name}.{field}", details
-
-
 @pytest.mark.parametrize("model", [*ALL, *EVENT_TYPES.values(), ClientInfo], ids=lambda model: model.__name__)
 def test_every_field_is_described(model: type[Model]) -> None:
     assert model.__doc__
-    for field, details in parts(model.model_json_schema()):
-        assert details.get("description", "").endswith("."), field
+    for field in model.model_fields:
+        assert base.field_docs(model).get(field, "").endswith("."), field
 
 
 @pytest.mark.parametrize("model", [StreamConfig, ConsumerConfig])
@@ -365,19 +356,13 @@ def test_units_are_said(model: type[Model]) -> None:
             assert field.annotation is not kind or unit in described, name
 
 
-def test_the_schema_says_what_can_be_written() -> None:
+def test_the_schema_has_the_types_that_a_server_writes() -> None:
     schema = StreamConfig.model_json_schema()
-    fields = schema["properties"]
     assert schema["required"] == ["name"]
-    assert fields["retention"]["enum"] == ["limits", "interest", "workqueue"]
-    text, number = fields["max_age"]["anyOf"]
-    assert (text["type"], text["examples"]) == ("string", ["10s", "5m", "1h30m"])
-    assert number == {"type": "integer", "minimum": 0, "description": "nanoseconds"}
-    assert fields["max_age"]["default"] == 0
-    assert {part["type"] for part in fields["max_bytes"]["anyOf"]} == {"integer", "string"}
-    assert (fields["num_replicas"]["minimum"], fields["num_replicas"]["maximum"]) == (0, 5)
-    assert schema["$defs"]["StreamSource"]["properties"]["opt_start_time"]["anyOf"][0]["format"] == "date-time"
-    assert json.loads(json.dumps(schema)) == schema
+    types = {name: schema["properties"][name]["type"] for name in ("retention", "max_age", "max_bytes", "sealed")}
+    assert types == {"retention": "string", "max_age": "integer", "max_bytes": "integer", "sealed": "boolean"}
+    assert schema["properties"]["max_age"]["default"] == 0
+    assert schema["$defs"]["StreamSource"]["properties"]["opt_start_time"]["anyOf"][0]["type"] == "string"
 
 
 @pytest.mark.parametrize(

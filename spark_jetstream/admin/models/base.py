@@ -97,14 +97,6 @@ def _classes(module: str) -> Mapping[str, ast.ClassDef]:
     return {}
 
 
-def _describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
-    """Add to the JSON schema of a model what pydantic does not know of it."""
-    schema["additionalProperties"] = False
-    for name, text in field_docs(model).items():
-        if name in schema.get("properties", {}):
-            schema["properties"][name]["description"] = text
-
-
 class Model(BaseModel):
     """A configuration, or a reply. Immutable; `changed` makes another one."""
 
@@ -115,7 +107,6 @@ class Model(BaseModel):
         frozen=True,
         extra="allow",  # `_refuse_unknown` lets only servers have any
         hide_input_in_errors=True,
-        json_schema_extra=_describe,
     )
 
     @classmethod
