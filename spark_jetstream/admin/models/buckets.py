@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import Field
 
@@ -27,6 +28,8 @@ from spark_jetstream.options.names import Identifier
 from spark_jetstream.options.values import Choice, Size, Span, Whole
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
+
+T = TypeVar("T")
 
 _WINDOW = Nanoseconds.of("2m")
 _LONGEST = 255  # bytes of the name of a stream
@@ -125,6 +128,16 @@ def fields_of(config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
     return fields
 
 
+class FromStream(Generic[T]):
+    """An attribute of a bucket that is one of its stream: ``path`` begins at the `StreamInfo`."""
+
+    def __init__(self, path: str) -> None:
+        self._get = attrgetter(f"stream.{path}")
+
+    def __get__(self, info: object, owner: object = None) -> T:
+        return cast(T, self if info is None else self._get(info))
+
+
 @dataclass(frozen=True)
 class AnyBucketInfo:
     """A bucket of either kind: how it is set up, and what it holds. ``stream`` is all that the server says."""
@@ -138,25 +151,14 @@ class AnyBucketInfo:
         """Its name."""
         return self.stream.config.name.removeprefix(self.kind.prefix)
 
-    @property
-    def created(self) -> Timestamp:
-        """When it was created."""
-        return self.stream.created
-
-    @property
-    def ttl(self) -> Nanoseconds:
-        """How long what it holds stays; 0 for ever."""
-        return self.stream.config.max_age
-
-    @property
-    def max_bytes(self) -> Bytes:
-        """How many bytes the bucket may have; -1 for any number."""
-        return self.stream.config.max_bytes
-
-    @property
-    def storage(self) -> str:
-        """``file`` or ``memory``."""
-        return self.stream.config.storage
+    created = FromStream[Timestamp]("created")
+    """When it was created."""
+    ttl = FromStream[Nanoseconds]("config.max_age")
+    """How long what it holds stays; 0 for ever."""
+    max_bytes = FromStream[Bytes]("config.max_bytes")
+    """How many bytes the bucket may have; -1 for any number."""
+    storage = FromStream[str]("config.storage")
+    """``file`` or ``memory``."""
 
     @property
     def replicas(self) -> int:
@@ -168,22 +170,11 @@ class AnyBucketInfo:
         """Whether what is on the disk is compressed."""
         return self.stream.config.compression != "none"
 
-    @property
-    def description(self) -> str:
-        """For people."""
-        return self.stream.config.description
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """Names and values, without those of the server."""
-        return self.stream.config.own_metadata
-
-    @property
-    def placement(self) -> Placement | None:
-        """Which servers may hold it."""
-        return self.stream.config.placement
-
-    @property
-    def sealed(self) -> bool:
-        """Whether nothing can be written any more."""
-        return self.stream.config.sealed
+    description = FromStream[str]("config.description")
+    """For people."""
+    metadata = FromStream[dict[str, str]]("config.own_metadata")
+    """Names and values, without those of the server."""
+    placement = FromStream[Placement | None]("config.placement")
+    """Which servers may hold it."""
+    sealed = FromStream[bool]("config.sealed")
+    """Whether nothing can be written any more."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketConfig, BucketLayout, fields_of
+from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketConfig, BucketLayout, FromStream, fields_of
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import (
@@ -86,45 +86,22 @@ class BucketInfo(AnyBucketInfo):
 
     kind: ClassVar[BucketLayout] = KEY_VALUE
 
-    @property
-    def values(self) -> int:
-        """How many revisions it holds, of all keys together, deletions included."""
-        return self.stream.state.messages
-
-    @property
-    def bytes(self) -> Bytes:
-        """How many bytes it has."""
-        return self.stream.state.bytes
-
-    @property
-    def history(self) -> int:
-        """How many revisions of each key are kept; -1 for any number."""
-        return self.stream.config.max_msgs_per_subject
-
-    @property
-    def max_value_size(self) -> Bytes:
-        """How many bytes a value may have; -1 for what the server allows."""
-        return self.stream.config.max_msg_size
-
-    @property
-    def limit_marker_ttl(self) -> Nanoseconds:
-        """How long a marker stays where a key expired; 0 for no markers."""
-        return self.stream.config.subject_delete_marker_ttl
-
-    @property
-    def republish(self) -> RePublish | None:
-        """What is published again."""
-        return self.stream.config.republish
-
-    @property
-    def mirror(self) -> StreamSource | None:
-        """The bucket's stream of which this is a copy."""
-        return self.stream.config.mirror
-
-    @property
-    def sources(self) -> tuple[StreamSource, ...]:
-        """The buckets' streams that are copied into this one."""
-        return self.stream.config.sources
+    values = FromStream[int]("state.messages")
+    """How many revisions it holds, of all keys together, deletions included."""
+    bytes = FromStream[Bytes]("state.bytes")
+    """How many bytes it has."""
+    history = FromStream[int]("config.max_msgs_per_subject")
+    """How many revisions of each key are kept; -1 for any number."""
+    max_value_size = FromStream[Bytes]("config.max_msg_size")
+    """How many bytes a value may have; -1 for what the server allows."""
+    limit_marker_ttl = FromStream[Nanoseconds]("config.subject_delete_marker_ttl")
+    """How long a marker stays where a key expired; 0 for no markers."""
+    republish = FromStream[RePublish | None]("config.republish")
+    """What is published again."""
+    mirror = FromStream[StreamSource | None]("config.mirror")
+    """The bucket's stream of which this is a copy."""
+    sources = FromStream[tuple[StreamSource, ...]]("config.sources")
+    """The buckets' streams that are copied into this one."""
 
 
 @dataclass(frozen=True)

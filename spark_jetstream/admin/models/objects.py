@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketLayout, ObjectBucketConfig, fields_of
+from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketLayout, FromStream, ObjectBucketConfig, fields_of
 from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.buckets.objects import StoredObject, chunk_filter, meta_filter, name_fault, stream_name
 from spark_jetstream.errors import OptionError
@@ -49,10 +49,8 @@ class ObjectBucketInfo(AnyBucketInfo):
 
     kind: ClassVar[BucketLayout] = OBJECT_STORE
 
-    @property
-    def size(self) -> Bytes:
-        """How many bytes it has, chunks, meta messages and headers together."""
-        return self.stream.state.bytes
+    size = FromStream[Bytes]("state.bytes")
+    """How many bytes it has, chunks, meta messages and headers together."""
 
 
 @dataclass(frozen=True, kw_only=True)
