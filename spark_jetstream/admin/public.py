@@ -1,166 +1,89 @@
-"""The public names of `spark_jetstream.admin`."""
+"""The public names of `spark_jetstream.admin`: all that this imports. To a type checker ``as`` makes a name public."""
 
-from __future__ import annotations
-
-from spark_jetstream.admin.client import ConsumerLag, JetStreamAdmin, OriginLag
-from spark_jetstream.admin.consumers import DeliveredMessage
-from spark_jetstream.admin.descriptions import template
-from spark_jetstream.admin.event_parsing import parse_event, stored_event
-from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
-from spark_jetstream.admin.kv import Bucket, KeyValue
-from spark_jetstream.admin.models.account import AccountInfo, AccountLimits, ApiStats, ServerInfo, Tier
-from spark_jetstream.admin.models.base import Model, Page, Reply, complaint, readable, rendered
-from spark_jetstream.admin.models.buckets import BucketConfig, ObjectBucketConfig
-from spark_jetstream.admin.models.changes import (
-    IMMUTABLE,
-    LEFT_TO_SERVER,
-    RISKS,
-    Difference,
-    differences,
-    merged,
-    update_body,
-)
-from spark_jetstream.admin.models.consumers import (
-    DEFAULT_CONSUMER,
-    ConsumerConfig,
-    ConsumerInfo,
-    ConsumerNamesPage,
-    ConsumerPage,
-    PauseReply,
-    PriorityGroup,
-    ResetReply,
-    SequenceInfo,
-)
-from spark_jetstream.admin.models.events import Event, Gap, UnknownEvent
-from spark_jetstream.admin.models.kv import BucketInfo, Entry
-from spark_jetstream.admin.models.messages import (
-    DoneReply,
-    MessageReply,
-    PubAck,
-    PurgeReply,
-    PurgeRequest,
-    SnapshotConfig,
-    StoredMessage,
-)
-from spark_jetstream.admin.models.objects import ObjectBucketInfo, ObjectInfo
-from spark_jetstream.admin.models.streams import (
-    DEFAULT_STREAM,
-    DEFAULT_WORK_QUEUE,
-    ApiErrorBody,
-    ClusterInfo,
-    ConsumerLimits,
-    DesiredCluster,
-    DesiredOrigin,
-    DesiredStatus,
-    External,
-    LostData,
-    PeerInfo,
-    Placement,
-    Replica,
-    RePublish,
-    RestoreReply,
-    SnapshotReply,
-    SourceConsumer,
-    StreamAlternate,
-    StreamConfig,
-    StreamInfo,
-    StreamNamesPage,
-    StreamPage,
-    StreamSource,
-    StreamSourceInfo,
-    StreamState,
-    SubjectTransform,
-)
-from spark_jetstream.admin.objects import ObjectBucket
-from spark_jetstream.options.contexts import environment_options
-from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
-
-__all__ = [
-    "DEFAULT_CONSUMER",
-    "DEFAULT_STREAM",
-    "DEFAULT_WORK_QUEUE",
-    "IMMUTABLE",
-    "LEFT_TO_SERVER",
-    "NEVER",
-    "RISKS",
-    "AccountInfo",
-    "AccountLimits",
-    "ApiErrorBody",
-    "ApiStats",
-    "Bucket",
-    "BucketConfig",
-    "BucketInfo",
-    "Bytes",
-    "ClusterInfo",
-    "ConsumerConfig",
-    "ConsumerInfo",
-    "ConsumerLag",
-    "ConsumerLimits",
-    "ConsumerNamesPage",
-    "ConsumerPage",
-    "DeliveredMessage",
-    "DesiredCluster",
-    "DesiredOrigin",
-    "DesiredStatus",
-    "Difference",
-    "DoneReply",
-    "Entry",
-    "Event",
-    "External",
-    "Gap",
-    "JetStreamAdmin",
-    "KeyValue",
-    "LostData",
-    "MessageReply",
-    "Model",
-    "Nanoseconds",
-    "ObjectBucket",
-    "ObjectBucketConfig",
-    "ObjectBucketInfo",
-    "ObjectInfo",
-    "OriginLag",
-    "Page",
-    "PauseReply",
-    "PeerInfo",
-    "Placement",
-    "PriorityGroup",
-    "PubAck",
-    "PurgeReply",
-    "PurgeRequest",
-    "RePublish",
-    "Replica",
-    "Reply",
-    "ResetReply",
-    "RestoreReply",
-    "SequenceInfo",
-    "ServerInfo",
-    "SnapshotConfig",
-    "SnapshotReply",
-    "SourceConsumer",
-    "StoredMessage",
-    "StreamAlternate",
-    "StreamConfig",
-    "StreamInfo",
-    "StreamNamesPage",
-    "StreamPage",
-    "StreamSource",
-    "StreamSourceInfo",
-    "StreamState",
-    "SubjectTransform",
-    "Tier",
-    "Timestamp",
-    "UnknownEvent",
-    "cloud_event",
-    "complaint",
-    "differences",
-    "environment_options",
-    "event_json",
-    "event_line",
-    "merged",
-    "parse_event",
-    "readable",
-    "rendered",
-    "stored_event",
-    "template",
-    "update_body",
-]
+from spark_jetstream.admin.client import ConsumerLag as ConsumerLag
+from spark_jetstream.admin.client import JetStreamAdmin as JetStreamAdmin
+from spark_jetstream.admin.client import OriginLag as OriginLag
+from spark_jetstream.admin.consumers import DeliveredMessage as DeliveredMessage
+from spark_jetstream.admin.descriptions import template as template
+from spark_jetstream.admin.event_parsing import parse_event as parse_event
+from spark_jetstream.admin.event_parsing import stored_event as stored_event
+from spark_jetstream.admin.event_text import cloud_event as cloud_event
+from spark_jetstream.admin.event_text import event_json as event_json
+from spark_jetstream.admin.event_text import event_line as event_line
+from spark_jetstream.admin.kv import Bucket as Bucket
+from spark_jetstream.admin.kv import KeyValue as KeyValue
+from spark_jetstream.admin.models.account import AccountInfo as AccountInfo
+from spark_jetstream.admin.models.account import AccountLimits as AccountLimits
+from spark_jetstream.admin.models.account import ApiStats as ApiStats
+from spark_jetstream.admin.models.account import ServerInfo as ServerInfo
+from spark_jetstream.admin.models.account import Tier as Tier
+from spark_jetstream.admin.models.base import Model as Model
+from spark_jetstream.admin.models.base import Page as Page
+from spark_jetstream.admin.models.base import Reply as Reply
+from spark_jetstream.admin.models.base import complaint as complaint
+from spark_jetstream.admin.models.base import readable as readable
+from spark_jetstream.admin.models.base import rendered as rendered
+from spark_jetstream.admin.models.buckets import BucketConfig as BucketConfig
+from spark_jetstream.admin.models.buckets import ObjectBucketConfig as ObjectBucketConfig
+from spark_jetstream.admin.models.changes import IMMUTABLE as IMMUTABLE
+from spark_jetstream.admin.models.changes import LEFT_TO_SERVER as LEFT_TO_SERVER
+from spark_jetstream.admin.models.changes import RISKS as RISKS
+from spark_jetstream.admin.models.changes import Difference as Difference
+from spark_jetstream.admin.models.changes import differences as differences
+from spark_jetstream.admin.models.changes import merged as merged
+from spark_jetstream.admin.models.changes import update_body as update_body
+from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER as DEFAULT_CONSUMER
+from spark_jetstream.admin.models.consumers import ConsumerConfig as ConsumerConfig
+from spark_jetstream.admin.models.consumers import ConsumerInfo as ConsumerInfo
+from spark_jetstream.admin.models.consumers import ConsumerNamesPage as ConsumerNamesPage
+from spark_jetstream.admin.models.consumers import ConsumerPage as ConsumerPage
+from spark_jetstream.admin.models.consumers import PauseReply as PauseReply
+from spark_jetstream.admin.models.consumers import PriorityGroup as PriorityGroup
+from spark_jetstream.admin.models.consumers import ResetReply as ResetReply
+from spark_jetstream.admin.models.consumers import SequenceInfo as SequenceInfo
+from spark_jetstream.admin.models.events import Event as Event
+from spark_jetstream.admin.models.events import Gap as Gap
+from spark_jetstream.admin.models.events import UnknownEvent as UnknownEvent
+from spark_jetstream.admin.models.kv import BucketInfo as BucketInfo
+from spark_jetstream.admin.models.kv import Entry as Entry
+from spark_jetstream.admin.models.messages import DoneReply as DoneReply
+from spark_jetstream.admin.models.messages import MessageReply as MessageReply
+from spark_jetstream.admin.models.messages import PubAck as PubAck
+from spark_jetstream.admin.models.messages import PurgeReply as PurgeReply
+from spark_jetstream.admin.models.messages import PurgeRequest as PurgeRequest
+from spark_jetstream.admin.models.messages import SnapshotConfig as SnapshotConfig
+from spark_jetstream.admin.models.messages import StoredMessage as StoredMessage
+from spark_jetstream.admin.models.objects import ObjectBucketInfo as ObjectBucketInfo
+from spark_jetstream.admin.models.objects import ObjectInfo as ObjectInfo
+from spark_jetstream.admin.models.streams import DEFAULT_STREAM as DEFAULT_STREAM
+from spark_jetstream.admin.models.streams import DEFAULT_WORK_QUEUE as DEFAULT_WORK_QUEUE
+from spark_jetstream.admin.models.streams import ApiErrorBody as ApiErrorBody
+from spark_jetstream.admin.models.streams import ClusterInfo as ClusterInfo
+from spark_jetstream.admin.models.streams import ConsumerLimits as ConsumerLimits
+from spark_jetstream.admin.models.streams import DesiredCluster as DesiredCluster
+from spark_jetstream.admin.models.streams import DesiredOrigin as DesiredOrigin
+from spark_jetstream.admin.models.streams import DesiredStatus as DesiredStatus
+from spark_jetstream.admin.models.streams import External as External
+from spark_jetstream.admin.models.streams import LostData as LostData
+from spark_jetstream.admin.models.streams import PeerInfo as PeerInfo
+from spark_jetstream.admin.models.streams import Placement as Placement
+from spark_jetstream.admin.models.streams import Replica as Replica
+from spark_jetstream.admin.models.streams import RePublish as RePublish
+from spark_jetstream.admin.models.streams import RestoreReply as RestoreReply
+from spark_jetstream.admin.models.streams import SnapshotReply as SnapshotReply
+from spark_jetstream.admin.models.streams import SourceConsumer as SourceConsumer
+from spark_jetstream.admin.models.streams import StreamAlternate as StreamAlternate
+from spark_jetstream.admin.models.streams import StreamConfig as StreamConfig
+from spark_jetstream.admin.models.streams import StreamInfo as StreamInfo
+from spark_jetstream.admin.models.streams import StreamNamesPage as StreamNamesPage
+from spark_jetstream.admin.models.streams import StreamPage as StreamPage
+from spark_jetstream.admin.models.streams import StreamSource as StreamSource
+from spark_jetstream.admin.models.streams import StreamSourceInfo as StreamSourceInfo
+from spark_jetstream.admin.models.streams import StreamState as StreamState
+from spark_jetstream.admin.models.streams import SubjectTransform as SubjectTransform
+from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
+from spark_jetstream.options.contexts import environment_options as environment_options
+from spark_jetstream.protocol.units import NEVER as NEVER
+from spark_jetstream.protocol.units import Bytes as Bytes
+from spark_jetstream.protocol.units import Nanoseconds as Nanoseconds
+from spark_jetstream.protocol.units import Timestamp as Timestamp
