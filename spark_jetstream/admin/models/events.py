@@ -23,7 +23,7 @@ class Event(Model):
 
     TYPE: ClassVar[str] = ""
     SUBJECTS: ClassVar[tuple[str, ...]] = ()
-    _NAMES: ClassVar[str] = ""
+    _NAMES: ClassVar[str] = ""  # tokens that end the subjects
 
     type: String
     """Which kind of event this is: ``io.nats.jetstream.advisory.v1.`` (or ``metric``) and its name."""
@@ -35,15 +35,12 @@ class Event(Model):
     _raw: bytes = PrivateAttr(b"")
     _published_on: str = PrivateAttr("")
 
-    def __init_subclass__(cls, *, kind: str = "", subjects: tuple[str, ...] = (), **kwargs: Any) -> None:
-        """Enter a type that a server sends. ``kind`` ends its id; the first token of its subjects is in the id too.
-
-        ``subjects`` are without the names that end them, which `_NAMES` has.
-        """
+    def __init_subclass__(cls, *, kind: str = "", on: str = "", **kwargs: Any) -> None:
+        """Enter a type that a server sends: ``kind`` ends its id, ``on`` has its subjects, without `_NAMES`."""
         super().__init_subclass__(**kwargs)
         if kind:
-            cls.TYPE = f"io.nats.jetstream.{subjects[0].partition('.')[0].lower()}.v1.{kind}"
-            cls.SUBJECTS = tuple(f"{subject}{cls._NAMES}" for subject in subjects)
+            cls.TYPE = f"io.nats.jetstream.{on.partition('.')[0].lower()}.v1.{kind}"
+            cls.SUBJECTS = tuple(f"{subject}{cls._NAMES}" for subject in on.split())
             EVENT_TYPES[cls.TYPE] = cls
 
     @property
@@ -180,7 +177,7 @@ class ServerEvent(DomainEvent):
     """The server's name, or its id."""
 
 
-class ApiAudit(ServerEvent, kind="api_audit", subjects=("ADVISORY.API",)):
+class ApiAudit(ServerEvent, kind="api_audit", on="ADVISORY.API"):
     """A client sent a request to the JetStream API. The server does not report requests for messages."""
 
     client: ClientInfo | None = None
@@ -193,7 +190,7 @@ class ApiAudit(ServerEvent, kind="api_audit", subjects=("ADVISORY.API",)):
     """The server's reply, as text."""
 
 
-class ApiLimitReached(ServerEvent, kind="api_limit_reached", subjects=("ADVISORY.API.LIMIT_REACHED",)):
+class ApiLimitReached(ServerEvent, kind="api_limit_reached", on="ADVISORY.API.LIMIT_REACHED"):
     """A server received more API requests than it accepts, and dropped some without an answer."""
 
     dropped: Count
@@ -201,9 +198,7 @@ class ApiLimitReached(ServerEvent, kind="api_limit_reached", subjects=("ADVISORY
 
 
 class StreamAction(
-    StreamEvent,
-    kind="stream_action",
-    subjects=("ADVISORY.STREAM.CREATED", "ADVISORY.STREAM.UPDATED", "ADVISORY.STREAM.DELETED"),
+    StreamEvent, kind="stream_action", on="ADVISORY.STREAM.CREATED ADVISORY.STREAM.UPDATED ADVISORY.STREAM.DELETED"
 ):
     """A stream was created, changed or deleted."""
 
@@ -211,16 +206,14 @@ class StreamAction(
     """create, modify or delete."""
 
 
-class ConsumerAction(
-    ConsumerEvent, kind="consumer_action", subjects=("ADVISORY.CONSUMER.CREATED", "ADVISORY.CONSUMER.DELETED")
-):
+class ConsumerAction(ConsumerEvent, kind="consumer_action", on="ADVISORY.CONSUMER.CREATED ADVISORY.CONSUMER.DELETED"):
     """A consumer was created or deleted."""
 
     action: String
     """create or delete."""
 
 
-class ConsumerPause(ConsumerEvent, kind="consumer_pause", subjects=("ADVISORY.CONSUMER.PAUSE",)):
+class ConsumerPause(ConsumerEvent, kind="consumer_pause", on="ADVISORY.CONSUMER.PAUSE"):
     """A consumer was paused or resumed."""
 
     paused: Boolean
@@ -229,7 +222,7 @@ class ConsumerPause(ConsumerEvent, kind="consumer_pause", subjects=("ADVISORY.CO
     """Until when."""
 
 
-class MaxDeliver(ConsumerEvent, kind="max_deliver", subjects=("ADVISORY.CONSUMER.MAX_DELIVERIES",)):
+class MaxDeliver(ConsumerEvent, kind="max_deliver", on="ADVISORY.CONSUMER.MAX_DELIVERIES"):
     """A message was delivered as often as the consumer allows, without an acknowledgement, and is given up."""
 
     stream_seq: Sequence64
@@ -249,18 +242,18 @@ class DeliveryEvent(ConsumerEvent):
     """How often the message was delivered."""
 
 
-class Nak(DeliveryEvent, kind="nak", subjects=("ADVISORY.CONSUMER.MSG_NAKED",)):
+class Nak(DeliveryEvent, kind="nak", on="ADVISORY.CONSUMER.MSG_NAKED"):
     """A message was refused, and will be delivered again."""
 
 
-class Terminated(DeliveryEvent, kind="terminated", subjects=("ADVISORY.CONSUMER.MSG_TERMINATED",)):
+class Terminated(DeliveryEvent, kind="terminated", on="ADVISORY.CONSUMER.MSG_TERMINATED"):
     """A message was refused for good."""
 
     reason: String = ""
     """The reason that the client gave."""
 
 
-class ConsumerAck(DeliveryEvent, kind="consumer_ack", subjects=("METRIC.CONSUMER.ACK",)):
+class ConsumerAck(DeliveryEvent, kind="consumer_ack", on="METRIC.CONSUMER.ACK"):
     """A message was acknowledged. Only consumers with a ``sample_freq`` report it, for that share of messages."""
 
     ack_time: Duration
@@ -276,21 +269,21 @@ class GroupEvent(ConsumerEvent):
     """The priority group of the consumer."""
 
 
-class ConsumerPinned(GroupEvent, kind="consumer_group_pinned", subjects=("ADVISORY.CONSUMER.PINNED",)):
+class ConsumerPinned(GroupEvent, kind="consumer_group_pinned", on="ADVISORY.CONSUMER.PINNED"):
     """The server chose one client to get all messages of its group."""
 
     pinned_id: String
     """The client's id for that time, as messages carry it in ``Nats-Pin-Id``."""
 
 
-class ConsumerUnpinned(GroupEvent, kind="consumer_group_unpinned", subjects=("ADVISORY.CONSUMER.UNPINNED",)):
+class ConsumerUnpinned(GroupEvent, kind="consumer_group_unpinned", on="ADVISORY.CONSUMER.UNPINNED"):
     """A client no longer gets all messages of its group."""
 
     reason: String
     """admin (a client asked for it) or timeout (the pinned client did not pull for too long)."""
 
 
-class SnapshotCreate(StreamEvent, kind="snapshot_create", subjects=("ADVISORY.STREAM.SNAPSHOT_CREATE",)):
+class SnapshotCreate(StreamEvent, kind="snapshot_create", on="ADVISORY.STREAM.SNAPSHOT_CREATE"):
     """A backup of a stream began."""
 
     state: StreamState
@@ -299,7 +292,7 @@ class SnapshotCreate(StreamEvent, kind="snapshot_create", subjects=("ADVISORY.ST
     """Who asked for it."""
 
 
-class SnapshotComplete(StreamEvent, kind="snapshot_complete", subjects=("ADVISORY.STREAM.SNAPSHOT_COMPLETE",)):
+class SnapshotComplete(StreamEvent, kind="snapshot_complete", on="ADVISORY.STREAM.SNAPSHOT_COMPLETE"):
     """A backup of a stream ended."""
 
     start: Time
@@ -312,14 +305,14 @@ class SnapshotComplete(StreamEvent, kind="snapshot_complete", subjects=("ADVISOR
     """Why it failed; empty when it did not."""
 
 
-class RestoreCreate(StreamEvent, kind="restore_create", subjects=("ADVISORY.STREAM.RESTORE_CREATE",)):
+class RestoreCreate(StreamEvent, kind="restore_create", on="ADVISORY.STREAM.RESTORE_CREATE"):
     """A stream began to be restored from a backup."""
 
     client: ClientInfo | None = None
     """Who restores it."""
 
 
-class RestoreComplete(StreamEvent, kind="restore_complete", subjects=("ADVISORY.STREAM.RESTORE_COMPLETE",)):
+class RestoreComplete(StreamEvent, kind="restore_complete", on="ADVISORY.STREAM.RESTORE_COMPLETE"):
     """A stream was restored from a backup, or that failed: the server does not tell which."""
 
     start: Time
@@ -332,7 +325,7 @@ class RestoreComplete(StreamEvent, kind="restore_complete", subjects=("ADVISORY.
     """Who restored it."""
 
 
-class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", subjects=("ADVISORY.STREAM.BATCH_ABANDONED",)):
+class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", on="ADVISORY.STREAM.BATCH_ABANDONED"):
     """An atomic batch was not stored, and none of its messages is."""
 
     account: String = ""
@@ -343,7 +336,7 @@ class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", subjects=
     """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
 
 
-class StreamLeaderElected(StreamEvent, kind="stream_leader_elected", subjects=("ADVISORY.STREAM.LEADER_ELECTED",)):
+class StreamLeaderElected(StreamEvent, kind="stream_leader_elected", on="ADVISORY.STREAM.LEADER_ELECTED"):
     """The servers that keep a stream have chosen a leader. Told in the system account as well, with the same id."""
 
     account: String = ""
@@ -354,7 +347,7 @@ class StreamLeaderElected(StreamEvent, kind="stream_leader_elected", subjects=("
     """The servers that keep it."""
 
 
-class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", subjects=("ADVISORY.STREAM.QUORUM_LOST",)):
+class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", on="ADVISORY.STREAM.QUORUM_LOST"):
     """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored.
 
     Published in the system account as well, with the same id.
@@ -366,9 +359,7 @@ class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", subjects=("ADVISO
     """The servers that keep it."""
 
 
-class ConsumerLeaderElected(
-    ConsumerEvent, kind="consumer_leader_elected", subjects=("ADVISORY.CONSUMER.LEADER_ELECTED",)
-):
+class ConsumerLeaderElected(ConsumerEvent, kind="consumer_leader_elected", on="ADVISORY.CONSUMER.LEADER_ELECTED"):
     """The servers that keep a consumer have chosen a leader. Told in the system account as well."""
 
     account: String = ""
@@ -379,7 +370,7 @@ class ConsumerLeaderElected(
     """The servers that keep it."""
 
 
-class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", subjects=("ADVISORY.CONSUMER.QUORUM_LOST",)):
+class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", on="ADVISORY.CONSUMER.QUORUM_LOST"):
     """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered.
 
     Published in the system account as well.
@@ -391,7 +382,7 @@ class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", subjects=("
     """The servers that keep it."""
 
 
-class DomainLeaderElected(DomainEvent, kind="domain_leader_elected", subjects=("ADVISORY.DOMAIN.LEADER_ELECTED",)):
+class DomainLeaderElected(DomainEvent, kind="domain_leader_elected", on="ADVISORY.DOMAIN.LEADER_ELECTED"):
     """A cluster has chosen a leader for its JetStream. Told in the system account."""
 
     leader: String
@@ -411,18 +402,18 @@ class ClusterEvent(ServerEvent):
     """Its cluster."""
 
 
-class ServerOutOfSpace(ClusterEvent, kind="server_out_of_space", subjects=("ADVISORY.SERVER.OUT_OF_STORAGE",)):
+class ServerOutOfSpace(ClusterEvent, kind="server_out_of_space", on="ADVISORY.SERVER.OUT_OF_STORAGE"):
     """A server has no room left on its disk, and ends its JetStream. Told in the system account."""
 
     stream: String = ""
     """The stream that wanted the room."""
 
 
-class ServerRemoved(ClusterEvent, kind="server_removed", subjects=("ADVISORY.SERVER.REMOVED",)):
+class ServerRemoved(ClusterEvent, kind="server_removed", on="ADVISORY.SERVER.REMOVED"):
     """A server was removed from its cluster, and has no JetStream any more. Told in the system account."""
 
 
-class MetaRescue(ClusterEvent, kind="meta_rescue", subjects=("ADVISORY.SERVER.META_RESCUE",)):
+class MetaRescue(ClusterEvent, kind="meta_rescue", on="ADVISORY.SERVER.META_RESCUE"):
     """A server lets fewer servers decide than it should, to rescue a cluster that has lost most of them.
 
     Published in the system account (server 2.15).
