@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint docs release-check bench bench-quick compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all chaos lint docs release-check bench bench-quick compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests
 
 test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
 	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
+
+# CHAOS_FAULTS=500 CHAOS_SEED=7 runs as many faults, from that seed on.
+chaos: $(INSTALLED) ## Break servers, wires and Spark in turn under load, and check that no message is lost or comes twice
+	@$(RUN) $(PY) -m pytest -q -o log_cli=true -o log_cli_level=WARNING tests/chaos/test_faults.py
 
 lint: $(INSTALLED) ## Check style and types, and what sdist and wheel hold
 	@$(PY) -m ruff check .

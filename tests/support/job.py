@@ -3,7 +3,8 @@
     python job.py '{"folder": ..., "options": {"<query>": {...}}, "rows": 0, "trigger": {...}, "conf": {...}}'
 
 Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
-`folder/rows/<query>` by Spark's own transactional file sink. A query that fails is started again, and why it failed is
+`folder/rows/<query>` by Spark's own transactional file sink; with options of a sink, which have the prefix ``sink.``,
+they go to JetStream. A query that fails is started again, and why it failed is
 a line of `folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have ended, each query reads to
 the end without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the
 sequences of a batch read (not of a durable one, whose messages go), and the rows that each batch of the last run read.
@@ -26,22 +27,27 @@ from pyspark.sql.streaming.query import StreamingQuery
 _SECONDS = 0.2  # between two looks at the queries
 _COLUMNS = "sequence bigint, subject string, data binary"
 _TO_THE_END = {"availableNow": True}
+_SINK = "sink."
 
 Options = Mapping[str, Mapping[str, str]]
 
 
 def source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    return spark.readStream.format("jetstream").options(**options).load().select("sequence", "subject", "data")
+    given = {name: value for name, value in options.items() if not name.startswith(_SINK)}
+    return spark.readStream.format("jetstream").options(**given).load().select("sequence", "subject", "data")
 
 
-def start(rows: DataFrame, folder: str, name: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+def start(
+    rows: DataFrame, folder: str, name: str, trigger: Mapping[str, Any], options: Mapping[str, str]
+) -> StreamingQuery:
     """Start a query, or start it again."""
-    writer = rows.writeStream.format("json").queryName(name).trigger(**trigger)
-    return (
-        writer.option("path", f"{folder}/rows/{name}")
-        .option("checkpointLocation", f"{folder}/checkpoint/{name}")
-        .start()
-    )
+    to = {option.removeprefix(_SINK): value for option, value in options.items() if option.startswith(_SINK)}
+    if to:
+        writer = rows.select("data").writeStream.format("jetstream").options(**to)
+    else:
+        writer = rows.writeStream.format("json").option("path", f"{folder}/rows/{name}")
+    checkpoint = f"{folder}/checkpoint/{name}"
+    return writer.queryName(name).trigger(**trigger).option("checkpointLocation", checkpoint).start()
 
 
 def ended(query: StreamingQuery, seconds: float) -> str | None:
@@ -63,7 +69,7 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
     finish = Path(folder, "finish")
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
     frames = {name: source(spark, given) for name, given in options.items()}
-    queries = {name: start(rows, folder, name, trigger) for name, rows in frames.items()}
+    queries = {name: start(rows, folder, name, trigger, options[name]) for name, rows in frames.items()}
     running = set(queries)
     while running and not finish.exists():
         for name in sorted(running):
@@ -72,7 +78,7 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
                 running.remove(name)
             elif why is not None:
                 note(folder, name, why)
-                queries[name] = start(frames[name], folder, name, trigger)
+                queries[name] = start(frames[name], folder, name, trigger, options[name])
     for name in running:
         queries[name].stop()
     result = {}
@@ -80,10 +86,12 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
         if name in running:
             rows = source(spark, unlimited)
-            queries[name] = start(rows, folder, name, _TO_THE_END)
+            queries[name] = start(rows, folder, name, _TO_THE_END, unlimited)
             while why := ended(queries[name], 600):
                 note(folder, name, why)
-                queries[name] = start(rows, folder, name, _TO_THE_END)
+                queries[name] = start(rows, folder, name, _TO_THE_END, unlimited)
+        if any(option.startswith(_SINK) for option in given):
+            continue
         # Read as a table of the sink: only the files in its log count.
         files = spark.read.schema(_COLUMNS).format("json").load(f"{folder}/rows/{name}")
         result[name] = {

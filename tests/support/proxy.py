@@ -240,8 +240,8 @@ class WireProxy:
             ]
             # Neither side lives on when the other one is gone.
             await asyncio.wait(link.pumps, return_when=asyncio.FIRST_COMPLETED)
-        except OSError:
-            # The server is down; the client sees its connection closed at once.
+        except (OSError, asyncio.CancelledError):
+            # The server is down, or `cut` came while it was asked: the client sees its connection closed at once.
             self._count()
         finally:
             await link.finish()

@@ -74,6 +74,13 @@ class Publisher:
         self._file = self._socket.makefile("rb", 1 << 18)
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"
         self._numbers = itertools.count(1)
+        try:
+            self._hello(login, connect)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hello(self, login: Mapping[str, str], connect: Mapping[str, object]) -> None:
         self.info: dict[str, Any] = json.loads(self._file.readline().removeprefix(b"INFO "))
         hello = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, **login, **connect}
         self._send(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (json.dumps(hello).encode(), self._inbox.encode()))
