@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Options of every source and sink: an outage may last as long as the longest fault, and nothing waits much longer.
-TIMES = {"connectTimeout": "5s", "requestTimeout": "5s", "retryTimeout": "180s"}
+#: Options of every source and sink. An outage may last as long as the longest fault, also when a query starts again.
+TIMES = {"connectTimeout": "60s", "requestTimeout": "5s", "retryTimeout": "180s"}
 
 _SMALL_BATCHES = {"maxMessagesPerTrigger": "150", "minPartitions": "2", "fetchTimeout": "2s", "fetchBatch": "50"}
 _HOUR = 3600 * 10**9  # nanoseconds; longer than a run, so that what is sent again is stored once
