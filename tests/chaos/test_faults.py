@@ -4,7 +4,7 @@
     make chaos CHAOS_FAULTS=500 CHAOS_SEED=7    as many faults as it says, from this seed on
 
 A run prints its seed, which repeats it: the same servers, queries and faults in the same order. When exactly a fault
-hits a query, the machine decides. docs/reliability.md says what was tried.
+hits a query, the machine decides.
 """
 
 from __future__ import annotations
