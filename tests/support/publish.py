@@ -10,7 +10,9 @@ import itertools
 import json
 import secrets
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -63,9 +65,16 @@ class Refused(Exception):
 
 
 class Publisher:
-    """One connection. User info in `url` and the fields of `connect` go into CONNECT."""
+    """One connection. User info in `url` and the fields of `connect` go into CONNECT.
 
-    def __init__(self, url: str, prefix: str = "$JS.API", **connect: object) -> None:
+    With the `store` of a server each stream that it deletes is gone from there when `api` returns. A server removes the
+    files in the background, and where it is still at it when a stream of the same name is deleted, the next stream of
+    that name begins with the messages of the one before (`fileStore.Delete` in server/filestore.go: a folder is moved
+    away unless the name is taken).
+    """
+
+    def __init__(self, url: str, prefix: str = "$JS.API", store: Path | None = None, **connect: object) -> None:
+        self._store = store
         where = urlsplit(url)
         login = {"user": unquote(where.username), "pass": unquote(where.password or "")} if where.username else {}
         self._prefix = prefix
@@ -94,7 +103,11 @@ class Publisher:
 
     def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The reply of the JetStream API to a request at `subject`, which lacks the prefix."""
-        return _checked(self.request(f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""))
+        reply = _checked(self.request(f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""))
+        if self._store is not None and subject.startswith("STREAM.DELETE."):
+            while any(self._store.glob(f"jetstream/*/streams/.{subject.removeprefix('STREAM.DELETE.')}")):
+                time.sleep(0.001)
+        return reply
 
     def publish(self, messages: Iterable[Message]) -> list[int]:
         """Publish, and wait until all are stored; their sequences."""
