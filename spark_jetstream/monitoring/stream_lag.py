@@ -76,13 +76,13 @@ def _sources(progress: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _offset(value: Any) -> Offset | None:
-    """Return the offset if a source of this package wrote it. Spark hands it over as an object, or as JSON text."""
+    """Return an offset of this package, an object or JSON text; None for others, and if none of its streams exists."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):  # "None" before the first micro-batch
             return None
-    ours = isinstance(value, Mapping) and {"version", "streams"} <= value.keys()
+    ours = isinstance(value, Mapping) and {"version", "streams"} <= value.keys() and value["streams"] != {}
     return Offset.from_json(value) if ours else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
@@ -232,12 +232,18 @@ _FOREIGN: Mapping[str, str] = {
     "assign": "stream subjects",
     "bootstrap.servers": "servers",
     "endingOffsetsByTimestamp": "endingTimestamp",
+    "fetchOffset.numRetries": "retryTimeout",
+    "fetchOffset.retryIntervalMs": "retryTimeout",
     "group.id": "durable",
     "groupIdPrefix": "durable",
     "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
     "maxRecordsPerPartition": "maxMessagesPerPartition",
     "minOffsetsPerTrigger": "minMessagesPerTrigger",
     "pollTimeoutMs": "fetchTimeout",
+    "sasl.jaas.config": "user password",
+    "security.protocol": "servers",
+    "ssl.keystore.location": "tlsCertFile tlsKeyFile",
+    "ssl.truststore.location": "tlsCaFile",
     "startingOffsetsByTimestamp": "startingTimestamp",
     "subscribe": "stream subjects",
     "subscribePattern": "subjects",
@@ -288,15 +294,16 @@ _FOREIGN: Mapping[str, str] = {
 _FOREIGN_PREFIX = re.compile(r"(?i)(kafka(consumer)?|eventhubs|kinesis(\.executor)?|nats(\.(source|sink))?)\.")
 
 
-def _like_foreign(key: str, valid: Container[str]) -> tuple[str, str]:
-    """Return how another connector spells an option, and the end of the sentence with the ``valid`` ones for it."""
+def _unknown(key: str, valid: Collection[str]) -> tuple[str, str]:
+    """Return how an option is written, and the end of the sentence with the ``valid`` ones for it."""
     prefix = _FOREIGN_PREFIX.match(key)
     rest = key[prefix.end() :] if prefix else key
     for name, ours in _FOREIGN.items():
         meant = [option for option in ours.split() if option in valid]
         if name.lower() == rest.lower() and meant:
             return key[: len(key) - len(rest)] + name, f"; did you mean {' and '.join(meant)}"
-    return key, ""
+    # The name of another connector's option is no typing error.
+    return key, "" if prefix else did_you_mean(key, valid, 0.0)
 
 
 #: Options of earlier releases, each with the reason why it is gone and with what to use.
@@ -332,9 +339,8 @@ def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[Optio
             for removed, reason in _REMOVED.items():
                 if removed.lower() == lower:
                     raise OptionError(f"there is no option {removed} any more: {reason}", option=removed)
-            ours = [spec.name for spec in valid]
-            written, hint = _like_foreign(key, ours)
-            raise OptionError(f"there is no option {written}{hint or did_you_mean(key, ours, 0.0)}", option=written)
+            written, hint = _unknown(key, [spec.name for spec in valid])
+            raise OptionError(f"there is no option {written}{hint}", option=written)
         if name in given:
             raise OptionError(f"option {name} is given twice, in different cases", option=name)
         given[name] = value
