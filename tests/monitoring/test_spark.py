@@ -10,9 +10,9 @@ from typing import Any
 import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from spark_jetstream.monitoring import JetStreamListener, StreamLag, lag
+from spark_jetstream.monitoring import JetStreamListener
 from tests.compat.test_compat import CONNECT, VERSIONS, environment
 from tests.monitoring.test_listener import Sample, samples
 from tests.monitoring.watch import COUNT, last_heard
@@ -20,36 +20,6 @@ from tests.support.jobs import run_script
 from tests.support.queries import available_now, streaming
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream
-
-
-def test_lag_of_micro_batches(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
-    """The end of the stream is the one at which Spark planned the micro-batch."""
-    s = stream()
-    s.fill(40)
-
-    def write(frame: DataFrame, number: int) -> None:
-        if number == 0:
-            s.fill(10)
-            s.fill(5, "other")
-
-    frame = streaming(spark, s.url, s.name, subjects=f"{s.subject}.a", maxMessagesPerTrigger=15)
-    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
-    assert lag(query.lastProgress) == {}
-    query.processAllAvailable()
-
-    def seconds(last: int, read: int) -> float:
-        return (s.stored_time(last) - s.stored_time(read)) / 1e9
-
-    # With a filter the end is behind the last message that matches.
-    found = [lag(progress)[s.name] for progress in query.recentProgress]
-    assert [(each.next, each.messages, each.seconds) for each in found[:4]] == [
-        (16, 25, seconds(40, 15)),
-        (31, 20, seconds(50, 30)),
-        (46, 5, seconds(50, 45)),
-        (51, 0, 0.0),
-    ]
-    assert lag(query.lastProgress) == {s.name: StreamLag(s.name, 51, 51, 0, 0.0)}
-    query.stop()
 
 
 def test_the_listener_of_a_session(

@@ -685,22 +685,3 @@ def check_refused_row(failure: BaseException, s: Stream, stored: int) -> None:
         "(?:is|are) stored already",
         said,
     ), said
-
-
-def test_the_only_mode_is_append(spark: SparkSession, make: MakeStream) -> None:
-    s = make()
-    with pytest.raises(AnalysisException) as caught:
-        save(frame_of(spark, s), s, {}, "overwrite")
-    assert refusal(caught.value) == (
-        "OptionError",
-        'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
-        "yourself if its messages shall go",
-    )
-    with pytest.raises(AnalysisException, match='mode "overwrite" is not possible: a bucket is only ever added to'):
-        save(frame_of(spark, s), s, {"bucket": "b"}, "overwrite")
-    # Spark refuses the others by itself, and the one that it takes when none is named.
-    for mode in ("errorifexists", "error", "default", "ignore", None):
-        writer = frame_of(spark, s).write.format("jetstream").options(**settings(s, {}))
-        with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*use either the \"Append\""):
-            (writer if mode is None else writer.mode(mode)).save()
-    assert s.state()["messages"] == 0

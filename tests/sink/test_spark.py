@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 
 from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema
 from spark_jetstream.sink.writer import record_batches
@@ -220,15 +219,6 @@ def test_a_write_with_an_id_stores_nothing_twice(stream: MakeStream, caplog: pyt
 # Spark's ways to write.
 
 
-def test_modes_of_a_batch(spark: SparkSession, stream: MakeStream) -> None:
-    s = stream()
-    write(rows(spark, s, 3), s, mode="append")
-    write(rows(spark, s, 3), s, mode="APPEND")
-    rows(spark, s, 3).write.options(servers=s.url).save(format="jetstream", mode="append")
-    rows(spark, s, 3).write.format("JetStream").options(SERVERS=s.url, STREAM=s.name).mode("append").save("/ignored")
-    assert s.state()["messages"] == 12
-
-
 @pytest.mark.full
 def test_sql_inserts_into_a_table_and_a_temporary_view(spark: SparkSession, stream: MakeStream) -> None:
     """As for reading, Spark hands on the options of the statement, not those that the table was made with."""
@@ -330,54 +320,6 @@ def test_an_older_checkpoint_loses_no_row_and_stores_none_twice(
     run()
     assert sorted(message.data for message in seen(target)) == sorted(message.data for message in seen(source))
     assert len(before) == 20
-
-
-@pytest.mark.full
-def test_output_modes_of_an_aggregation(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
-    source, target = stream(), stream()
-    times = ["2026-01-01T00:00:01", "2026-01-01T00:00:02", "2026-01-01T00:01:01", "2026-01-01T00:02:01"]
-    source.send(*(Message(f"{source.subject}.t", text.encode()) for text in times))
-    events = streaming(spark, source.url, source.name, maxMessagesPerTrigger=2).selectExpr(
-        "to_timestamp(cast(data as string)) as time"
-    )
-    counts = events.withWatermark("time", "1 second").groupBy(F.window("time", "1 minute")).count()
-    told = counts.selectExpr(
-        f"'{target.subject}.x' as subject", "concat(date_format(window.start, 'HH:mm'), ' ', count) as data"
-    )
-
-    write_stream(told, target, tmp_path / "append", mode="append")
-    assert sorted(message.data for message in seen(target)) == [b"00:00 2", b"00:01 1"]
-
-    target.purge()
-    write_stream(told, target, tmp_path / "complete", mode="complete")
-    # Each micro-batch stores the whole result once more.
-    data = [message.data for message in seen(target)[-3:]]
-    assert sorted(data) == [b"00:00 2", b"00:01 1", b"00:02 1"]
-    assert seen(target)[0].data == b"00:00 2"
-
-    before = target.state()["last_seq"]
-    with pytest.raises(StreamingQueryException, match="jetstream does not support Update mode"):
-        write_stream(told, target, tmp_path / "update", mode="update")
-    assert target.state()["last_seq"] == before
-
-
-@pytest.mark.full
-def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
-    """What Spark does not let a Python sink do itself; with a `writeId` of query and batch nothing is stored twice."""
-    source, target = stream(), stream()
-    source.fill_in_turn(6, ["a", "b", "c"])
-    counts = streaming(spark, source.url, source.name, maxMessagesPerTrigger=4).groupBy("subject").count()
-
-    def take(frame: DataFrame, number: int) -> None:
-        told = frame.selectExpr(f"'{target.subject}.x' as subject", "concat(subject, ' ', count) as data").coalesce(1)
-        for _ in range(2):
-            write(told, target, writeId=f"{target.name}-{number}")
-
-    writer = counts.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path)).foreachBatch(take)
-    assert writer.trigger(availableNow=True).start().awaitTermination(60)
-    data = [message.data.decode().removeprefix(f"{source.subject}.") for message in seen(target)]
-    assert sorted(data[:3]) == ["a 2", "b 1", "c 1"]
-    assert sorted(data[3:]) == ["b 2", "c 2"]
 
 
 # Rows instead of Arrow, as Spark 4.0 hands them to the writer of a stream.

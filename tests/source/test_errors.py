@@ -26,7 +26,7 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support.calls import BUCKET_ROWS, data_source, planned, refusal_of, sequences
+from tests.support.calls import BUCKET_ROWS, data_source, planned, refusal_of
 from tests.support.publish import Publisher
 from tests.support.queries import Run, batch, refusal, start, streaming
 from tests.support.streams import Stream
@@ -163,13 +163,6 @@ def test_load_finds_what_is_wrong_for_a_stream_and_for_a_batch() -> None:
     with pytest.raises(OptionError, match=r"^there is no option steam; did you mean stream$"):
         data_source({"steam": "ORDERS"}).schema()
     assert data_source({"stream": "ORDERS", "endingOffsets": "latest", "maxMessagesPerTrigger": 5}).schema()
-
-
-def test_a_start_before_the_first_kept_message_can_be_accepted(server: Server) -> None:
-    given = {"servers": server.url, "stream": "ORDERS", **server.login}
-    for mode in "bs":
-        read = sequences(mode, {**given, "failOnDataLoss": "false", "startingOffsets": '{"ORDERS": 3}'})
-        assert read == list(range(11, 21))
 
 
 def test_a_schema_that_is_not_a_subset(server: Server, caplog: pytest.LogCaptureFixture) -> None:

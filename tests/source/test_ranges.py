@@ -85,17 +85,6 @@ def tasks_of(counts: dict[str, int], least: int, most: int = 50_000) -> dict[str
     return shares(counts, max_messages=most, min_partitions=least)[0]
 
 
-def test_min_partitions_counts_for_the_batch() -> None:
-    counts = {"A": 100_000, "B": 100_000, "C": 500}
-    assert tasks_of(counts, 6) == {"A": 3, "B": 2, "C": 1}
-    assert tasks_of(counts, 1) == tasks_of(counts, 5) == {"A": 2, "B": 2, "C": 1}
-    assert tasks_of({"A": 10, "B": 0, "C": 10}, 4) == {"A": 2, "B": 1, "C": 2}
-    assert tasks_of({"A": 1_000, "B": 100, "C": 100}, 12) == {"A": 10, "B": 1, "C": 1}
-    assert tasks_of({"A": 2, "B": 1}, 100) == {"A": 2, "B": 1}
-    assert tasks_of({"A": 0}, 8) == {"A": 1}
-    assert tasks_of({}, 8) == {}
-
-
 @settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from("ABCDEFGH"), st.integers(0, 10**6)),

@@ -20,6 +20,7 @@ from tests.support.calls import ROWS, Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
+from tests.support.reading import wait_until
 from tests.support.streams import MakeStream, Stored, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -250,3 +251,29 @@ def test_thousands_of_messages_of_all_sizes(spark: SparkSession, stream: MakeStr
         "headers:map<string,array<string>>,data:binary>"
     )
     assert all(column.nullable for column in frame.schema.fields)
+
+
+def test_no_consumer_is_left_behind(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.fill(500)
+    assert len(calls.stored(s, subjects=f"{s.subject}.a", minPartitions=3)) == 500
+    # A task that is not read to its end.
+    assert len(batch(spark, s.url, s.name, fetchBatch=5).limit(7).collect()) == 7
+    wait_until(lambda: s.state()["consumer_count"] == 0, "the consumers are gone", 10)
+
+
+def test_subject_filters(stream: MakeStream) -> None:
+    s = stream()
+    s.fill_in_turn(40, ["a.x", "a.y", "b.x", "b.y.z"])
+    for subjects, chosen in (
+        ("NAME.a.x", {"a.x"}),
+        ("NAME.*.x", {"a.x", "b.x"}),
+        ("NAME.b.>", {"b.x", "b.y.z"}),
+        (">", {"a.x", "a.y", "b.x", "b.y.z"}),
+        ("NAME.a.x,NAME.b.>", {"a.x", "b.x", "b.y.z"}),
+        ("NAME.*.*.z,NAME.a.*", {"a.x", "a.y", "b.y.z"}),
+        ("NAME.none", set()),
+        ("elsewhere.>", set()),
+    ):
+        expected = [row for row in s.rows() if row.subject.removeprefix(f"{s.subject}.") in chosen]
+        assert calls.stored(s, subjects=subjects.replace("NAME", s.subject)) == expected
