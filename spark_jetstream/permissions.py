@@ -14,7 +14,7 @@ from typing import Literal
 from spark_jetstream.buckets import objects
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET, stand_in
-from spark_jetstream.protocol.subjects import common_subjects
+from spark_jetstream.protocol.subjects import covers
 
 PermissionKind = Literal["publish", "subscribe"]
 
@@ -35,7 +35,7 @@ class Permission:
 
     def covers(self, other: Permission) -> bool:
         """Return whether this permission includes the other one."""
-        return self.kind == other.kind and common_subjects(self.subject, other.subject) == other.subject
+        return self.kind == other.kind and covers(self.subject, other.subject)
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,19 @@
-"""The permissions that a job needs, and whether the account has them. The probes change nothing (docs/doctor.md).
-
-A server looks at permissions before it reads a request. So the probes are requests that the server then refuses, or
-that have no addressee:
-
-- To the JetStream API goes the beginning of a JSON object. It must be one: a purge takes text that is no JSON as
-  "everything" (seen with 2.15.1), and a pause takes it as "resume". Half an object is refused on every subject. For a
-  purge it names a subject without messages, should a server ever take it for whole.
-- To the subjects of rows goes a message that only a stream with an impossible name may store (`Nats-Expected-Stream`).
-"""
+"""The permissions that a job needs, and whether the user has them: what the server lists for it (docs/doctor.md)."""
 
 from __future__ import annotations
 
-import contextlib
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_jetstream.buckets import kv, objects
+from spark_jetstream.admin.models.base import Duration, Model, String, Time
+from spark_jetstream.buckets import objects
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import stream_info
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
-from spark_jetstream.errors import JetStreamError, NoResponders, OptionError, PermissionDenied, RequestTimeout
+from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.values import did_you_mean
 from spark_jetstream.permissions import Permission, merged, needed
-from spark_jetstream.protocol.conventions import LEDGER_BUCKET
+from spark_jetstream.protocol.subjects import covers, subjects_overlap
 
 _ADMINISTER = ("admin-account", "admin-look", "admin-streams", "admin-consumers", "admin-messages")
 _OF_STREAMS: Mapping[str, tuple[str, ...]] = {
@@ -48,18 +37,7 @@ PURPOSES = tuple(_OF_STREAMS)
 """The values of ``--for``."""
 WRITING = frozenset({"write", "exactly-once"})
 
-_HALF = b'{"spark-jetstream doctor":'
-_HALF_PURGE = b'{"filter":"spark-jetstream.doctor.nothing","seq":1,"spark-jetstream doctor":'
-_PURGE = "STREAM.PURGE."
-_FINAL = ("STREAM.DELETE.", "CONSUMER.DELETE.")
-# With a blank, which no stream can have in its name
-_IMPOSSIBLE_STREAM = {"Nats-Expected-Stream": "spark-jetstream doctor"}
-_DATA = ("$KV.", "$O.")
-_TIMEOUT = 1.0  # seconds; a server refuses at once
-_SILENT = ("CONSUMER.RESET.", "CONSUMER.PAUSE.", "CONSUMER.UNPIN.")
-"""API subjects without a reply for a consumer that does not exist, or on an older server."""
-_UNADDRESSED = ("CONSUMER.MSG.NEXT.", "DIRECT.GET.")
-"""API subjects without a subscriber for a consumer that does not exist, or a stream that does not allow it."""
+WHO_AM_I = "$SYS.REQ.USER.INFO"
 
 
 @dataclass(frozen=True)
@@ -147,114 +125,91 @@ class Job:
         return merged(*sets)
 
 
+class Subjects(Model):
+    """Filters of subjects. A user with none in ``allow`` may use each subject that no filter in ``deny`` matches."""
+
+    allow: tuple[String, ...] = ()
+    deny: tuple[String, ...] = ()
+
+
+class Rights(Model):
+    """What a user may do. An entry for one queue group alone has that behind a blank."""
+
+    publish: Subjects = Subjects()
+    subscribe: Subjects = Subjects()
+
+
+class User(Model):
+    """The user of a connection; ``expires`` is the time left until its JWT expires."""
+
+    account: String
+    user: String = ""
+    expires: Duration | None = None
+    permissions: Rights = Rights()
+
+
+class Server(Model):
+    """The server of a connection: its clock, and its JetStream domain."""
+
+    time: Time
+    domain: String = ""
+
+
+class Identity(Model):
+    """A reply to `WHO_AM_I`."""
+
+    data: User
+    server: Server
+
+    @classmethod
+    def ask(cls, connection: Connection) -> Identity:
+        """Return what the server says of the user. Raises `PermissionDenied` and other `JetStreamError`."""
+        context = "ask who I am"
+        return cls.from_server(connection.ask(WHO_AM_I, b"", context=context), context)
+
+
 def check_permissions(connection: Connection, lines: Iterable[Permission], *, clustered: bool) -> Iterator[Finding]:
-    """Try each permission; that to receive replies comes first. ``clustered`` includes those that only a cluster needs.
+    """Compare permissions that are needed with those that the server lists for the user. Only asks for that list.
 
     A finding names the subject to allow. It is failed if the job needs the permission in any case, else a warning.
+    ``clustered`` includes the permissions that only a cluster needs.
     """
-    no_replies = False
+    try:
+        identity = Identity.ask(connection)
+    except PermissionDenied as error:
+        if error.subject != WHO_AM_I:
+            advice = f'allow it: subscribe {{ allow: ["{error.subject}"] }}, or set inboxPrefix'
+            yield failed(str(error.subject), "may not be subscribed to: no replies come", advice)
+            yield unknown("permissions", "cannot be checked while no replies come")
+            return
+        advice = f'allow it: publish {{ allow: ["{WHO_AM_I}"] }}, and run the doctor again'
+        yield unknown("permissions", f"cannot be checked: the user may not ask for them at {WHO_AM_I}", advice)
+        return
+    except JetStreamError as error:
+        yield unknown("permissions", f"cannot be checked, since the server does not list them: {error}")
+        return
+    own_domain = connection.options.domain is not None and identity.server.domain == connection.options.domain
     for line in lines:
-        if line.kind == "subscribe":
-            yield (finding := _try_inbox(connection, line))
-            no_replies = finding.status == "failed"
-        elif line.when == "cluster" and not clustered:
-            continue
-        elif no_replies:
-            yield unknown(line.subject, "cannot be tried while no replies can be received")
-        else:
-            yield _try_publish(connection, line)
+        if clustered or line.when != "cluster":
+            # A server takes its own domain out of a subject before it looks at permissions.
+            subject = connection.spellings(line.subject)[-1] if own_domain else line.subject
+            yield _compare(line, subject, getattr(identity.data.permissions, line.kind))
 
 
-def _try_inbox(connection: Connection, line: Permission) -> Finding:
-    """Try to receive replies: a request subscribes to its inbox."""
-    try:
-        connection.request(
-            f"{connection.prefix}.CONSUMER.MSG.NEXT.{_unused_name()}.x", _HALF, context="ask", timeout=_TIMEOUT
-        )
-    except PermissionDenied as error:
-        if error.subject == line.subject:
-            advice = f'allow it: subscribe {{ allow: ["{line.subject}"] }}, or set inboxPrefix'
-            return failed(line.subject, "may not be subscribed to: no replies come", advice)
-    except (NoResponders, RequestTimeout):
+def _compare(line: Permission, subject: str, granted: Subjects) -> Finding:
+    """Return whether ``granted`` includes a permission, whose subject at the server is ``subject``."""
+    # An inbox, and the replies to requests, have two tokens after the prefix.
+    used = subject.removesuffix(">") + "*.*" if line.kind == "subscribe" else subject
+    allowed = not granted.allow or any(covers(each, used) for each in granted.allow)
+    denials = [each for each in granted.deny if " " not in each and subjects_overlap(each, used)]
+    if allowed and not denials:
         return ok(line.subject, line.why)
-    except JetStreamError as error:
-        return unknown(line.subject, str(error))
-    return ok(line.subject, line.why)
-
-
-def _try_publish(connection: Connection, line: Permission) -> Finding:
-    subject = _literal(line.subject)
-    inner = subject.removeprefix(f"{connection.prefix}.")
-    api = "" if inner == subject or inner.startswith(_DATA) else inner
-    is_data = not api and not inner.startswith("$JS.")
-    if api.startswith(_FINAL) and subject == line.subject:
-        return unknown(line.subject, f"not tried, since it deletes what it names ({line.why})")
-    half = _HALF_PURGE if api.startswith(_PURGE) else _HALF
-    try:
-        if api.startswith(_SILENT):
-            _send(connection, subject)
-        else:
-            body, headers = (b"", _IMPOSSIBLE_STREAM) if is_data else (half, None)
-            connection.request(subject, body, context=f"publish to {subject}", headers=headers)
-    except PermissionDenied as error:
-        if error.subject != subject:
-            return unknown(line.subject, str(error))
-        return _denied(line)
-    except NoResponders:
-        if is_data and not _of_ledger_to_come(connection, inner):
-            said = "allowed, but no stream captures it: rows would not be stored"
-            return failed(line.subject, said, "correct the subject, or add it to the subjects of a stream")
-        if api and not api.startswith(_UNADDRESSED):
-            said = "allowed, but no server replies there"
-            advice = "correct option domain or apiPrefix; export and import it, if JetStream is another account's"
-            return failed(line.subject, said, advice)
-    except RequestTimeout as error:
-        if is_data:
-            said = "allowed, but no acknowledgement comes: rows would wait in vain"
-            return failed(line.subject, said, "has the stream no_ack set, or does only a plain subscriber listen?")
-        return failed(line.subject, f"not refused, but: {error}", "is a leader being elected? try again")
-    except JetStreamError as error:
-        return unknown(line.subject, str(error))
-    return ok(line.subject, line.why)
-
-
-def _of_ledger_to_come(connection: Connection, subject: str) -> bool:
-    """Return whether a subject is of the ledger, and that is not there: the sink makes it before the first row.
-
-    If the account may not look, the finding of that permission says so.
-    """
-    if not subject.startswith(f"$KV.{LEDGER_BUCKET}."):
-        return False
-    with contextlib.suppress(JetStreamError):
-        stream_info(connection, kv.stream_name(LEDGER_BUCKET))
-        return False
-    return True
-
-
-def _send(connection: Connection, subject: str) -> None:
-    """Publish to a subject without replies. Raises `PermissionDenied`, which the server sends before a PONG."""
-    with connection.inbox(whole=True) as inbox:
-        inbox.publish(subject, _HALF, 1)
-        # Twice: the client library sends a ping in front of what it has not sent yet.
-        connection.check(connection.options.request_timeout)
-        connection.check(connection.options.request_timeout)
-        inbox.get(0.0)
-
-
-def _denied(line: Permission) -> Finding:
-    advice = f'allow it: publish {{ allow: ["{line.subject}"] }}'
-    case = f" ({line.when})" if line.when else ""
+    in_part = allowed and not any(covers(each, used) for each in denials)
+    said = f"{'denied in part' if in_part else 'denied'}: {line.why}"
+    advice = f"do not deny {', '.join(denials)}" if allowed else f'allow it: {line.kind} {{ allow: ["{subject}"] }}'
     if line.without:
-        return warning(line.subject, f"denied: {line.why}{case}; without it {line.without}", advice)
+        case = f" ({line.when})" if line.when else ""
+        return warning(line.subject, f"{said}{case}; without it {line.without}", advice)
     if line.when:
-        return warning(line.subject, f"denied: {line.why}, only needed for: {line.when}", advice)
-    return failed(line.subject, f"denied: {line.why}", advice)
-
-
-def _literal(subject: str) -> str:
-    """Return a subject that the filter matches, with names of nothing that exists instead of wildcards."""
-    return ".".join(_unused_name() if token in ("*", ">") else token for token in subject.split("."))
-
-
-def _unused_name() -> str:
-    return f"spark-doctor-{uuid.uuid4().hex[:12]}"
+        return warning(line.subject, f"{said}, only needed for: {line.when}", advice)
+    return (warning if in_part else failed)(line.subject, said, advice)

@@ -18,6 +18,7 @@ from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.client.auth import connect_arguments, mistrust
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.doctor.permissions import WHO_AM_I, Identity
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, version_of, warning
 from spark_jetstream.errors import (
     AuthenticationFailed,
@@ -40,7 +41,6 @@ _EXPIRES_SOON = 30  # days before a certificate expires
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _CLIENT_CERTIFICATE = frozenset({"tlsCertFile", "tlsCertPem"})
 _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64  # verify_code of OpenSSL
-_WHO_AM_I = "$SYS.REQ.USER.INFO"
 _ROUNDS = 5
 _SLOW = 0.1  # seconds for a round trip
 _CLOCK_TOLERANCE = 5.0  # seconds
@@ -274,28 +274,26 @@ def check_connection(connection: Connection) -> Iterator[Finding]:
 
 
 def _check_user(connection: Connection) -> Iterator[Finding]:
-    """Check what the server says of the user, and its clock. Users with few permissions may not ask."""
+    """Check what the server says of the user, and its clock."""
     before = time.time_ns()
     try:
-        answer = connection.api(_WHO_AM_I, b"", context="ask who I am")
-        user, account = str(answer["data"].get("user", "")), str(answer["data"]["account"])
-        expires, clock = answer["data"].get("expires"), str(answer["server"]["time"])
+        identity = Identity.ask(connection)
     except PermissionDenied as error:
-        if error.subject != _WHO_AM_I:
+        if error.subject != WHO_AM_I:
             yield failed("replies", str(error), f"allow subscribing to {error.subject}, or set option inboxPrefix")
             return
-        yield unknown("account", f"may not ask at {_WHO_AM_I}, which is optional")
+        yield unknown("account", f"may not ask at {WHO_AM_I}, which is optional")
         return
-    except (JetStreamError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+    except JetStreamError as error:
         yield unknown("account", f"the server does not say: {error}")
         return
-    yield ok("account", f"{account}, user {user or 'not named'}")
-    if isinstance(expires, int) and expires > 0:
-        # Go writes a duration in nanoseconds.
-        left = datetime.timedelta(seconds=expires // 1_000_000_000)
+    user = identity.data
+    yield ok("account", f"{user.account}, user {user.user or 'not named'}")
+    if user.expires:
+        left = datetime.timedelta(microseconds=user.expires // 1000)
         if left < datetime.timedelta(days=30):
             yield warning("credentials", f"expire in {left}", "renew them (options credentialsFile, credentialsSecret)")
-    yield check_clock(parse_time(clock), before, time.time_ns())
+    yield check_clock(parse_time(str(identity.server.time)), before, time.time_ns())
 
 
 def check_clock(server: int, before: int, after: int) -> Finding:

@@ -44,6 +44,11 @@ def subjects_overlap(one: str, other: str) -> bool:
     return common_subjects(one, other) is not None
 
 
+def covers(one: str, other: str) -> bool:
+    """Whether a filter matches each subject that another one matches."""
+    return common_subjects(one, other) == other
+
+
 def common_subjects(one: str, other: str) -> str | None:
     """Return the filter of the subjects that match both filters; None when none does."""
     left, right = one.split("."), other.split(".")

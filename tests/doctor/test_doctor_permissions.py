@@ -1,22 +1,22 @@
-"""``spark-jetstream doctor`` and permissions: what it says of each line is true, and looking changes nothing."""
+"""``spark-jetstream doctor`` and permissions: what it says of each line is true, and it sends one request for all."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from spark_jetstream.client.pool import close_all, connect
-from spark_jetstream.doctor.permissions import Job, check_permissions
+from spark_jetstream.doctor.permissions import WHO_AM_I, Job, check_permissions
 from spark_jetstream.doctor.report import Finding
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
 from tests.support.command import Ran, run_command, succeed
-from tests.support.publish import Publisher
+from tests.support.identities import Operator, user
+from tests.support.publish import Publisher, Tap
 
 CHOICES = {
     "read": "--stream S --for read --for direct",
@@ -50,13 +50,14 @@ def lines_of(name: str) -> tuple[Permission, ...]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
-    """One with a user for each choice, who may do just that, and users who lack one line of it each."""
+    """One with a user for each choice, who may do just that and ask for it, and users who lack one line of it each."""
+    asking = Permission(WHO_AM_I, "the doctor")
     users = ["{ user: root, password: pw }"]
     for name in CHOICES:
         lines = lines_of(name)
-        users.append(user_config(name, "pw", lines))
+        users.append(user_config(name, "pw", [*lines, asking]))
         users += [
-            user_config(f"{name}-{number}", "pw", [other for other in lines if other is not line])
+            user_config(f"{name}-{number}", "pw", [asking, *(other for other in lines if other is not line)])
             for number, line in enumerate(lines)
         ]
     text = f"accounts {{ A {{ jetstream: enabled, users: [\n{chr(10).join(users)}\n] }} }}"
@@ -77,58 +78,39 @@ def root(server: NatsServer) -> Publisher:
     return Publisher(server.url.replace("//", "//root:pw@"))
 
 
-def everything(server: NatsServer) -> str:
-    """All that the server says of streams and consumers, without its clock."""
-    with root(server) as publisher:
-        found = {
-            name: [
-                publisher.api(f"STREAM.INFO.{name}", {"subjects_filter": ">", "deleted_details": True}),
-                *publisher.api(f"CONSUMER.LIST.{name}")["consumers"],
-            ]
-            for name in sorted(publisher.api("STREAM.NAMES")["streams"])
-        }
-    for infos in found.values():
-        for info in infos:
-            info.pop("ts", None)
-            info.pop("pause_remaining", None)
-    return json.dumps(found, sort_keys=True)
+def findings_of(lines: Iterable[Permission], server: NatsServer, **options: str) -> dict[str, Finding]:
+    """The findings about a user's permissions, by their subjects."""
+    connection = connect(ConnectionOptions.from_spark({"servers": server.url, **options}))
+    findings = {each.check: each for each in check_permissions(connection, lines, clustered=False)}
+    close_all()
+    return findings
 
 
 def look(server: NatsServer, user: str, name: str) -> dict[str, Finding]:
-    """The findings about a user's permissions, by their subjects."""
-    options = ConnectionOptions.from_spark({"servers": server.url, "user": user, "password": "pw"})
-    found = {each.check: each for each in check_permissions(connect(options), lines_of(name), clustered=False)}
-    close_all()
-    return found
+    return findings_of(lines_of(name), server, user=user, password="pw")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in ("durable", "objects") else [pytest.mark.full]) for name in CHOICES]
 )
 def test_each_line_that_is_missing_is_found_and_no_other(server: NatsServer, name: str) -> None:
-    before = everything(server)
     lines = [(number, line) for number, line in enumerate(lines_of(name)) if line.when != "cluster"]
-    # A server that took half a request for whole would delete the stream.
-    not_tried = {"$JS.API.STREAM.DELETE.S"}
-    found = look(server, name, name)
-    assert {subject: each.status for subject, each in found.items()} == {
-        line.subject: "unknown" if line.subject in not_tried else "ok" for _, line in lines
-    }
+    findings = look(server, name, name)
+    assert {subject: each.status for subject, each in findings.items()} == {line.subject: "ok" for _, line in lines}
     for number, line in lines:
-        if line.subject in not_tried:
+        findings = look(server, f"{name}-{number}", name)
+        if line.kind == "subscribe":
+            assert {subject: each.status for subject, each in findings.items()} == {
+                line.subject: "failed",
+                "permissions": "unknown",
+            }
+            assert f'"{line.subject}"' in findings[line.subject].what_to_do
             continue
-        found = look(server, f"{name}-{number}", name)
-        bads = [each for each in found.values() if each.status in ("failed", "warning")]
-        assert len(bads) == 1, (line, found)
-        bad = bads[0]
+        (bad,) = [each for each in findings.values() if each.status != "ok"]
         assert bad.check == line.subject
         assert f'"{line.subject}"' in bad.what_to_do
-        if line.kind == "subscribe":
-            assert {each.status for each in found.values() if each is not bad} == {"unknown"}
-            continue
         assert bad.said.startswith("denied: ")
         assert bad.status == ("warning" if line.when or line.without else "failed")
-    assert everything(server) == before
 
 
 def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
@@ -151,36 +133,90 @@ def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
     assert "see the permissions below" in ran.out
 
 
-def test_looking_behind_a_domain_stores_nothing(nats_server_factory: Callable[..., NatsServer]) -> None:
-    """Keys of buckets stand behind the prefix of the API there, as requests do."""
-    server = nats_server_factory(config="jetstream { domain: hub }")
-    names = ("S", "KV_b", "KV_spark_jetstream_ledger")
-    with Publisher(server.url) as publisher:
-        for name in names:
-            publisher.api(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **STREAMS[name]})
-        for name in ("table", "write"):
-            succeed("doctor", "--no-spark", *CHOICES[name].split(), "--js-domain", "hub", url=server.url)
-        assert [publisher.api(f"STREAM.INFO.{name}")["state"]["messages"] for name in names] == [0, 0, 0]
+NEEDED = (
+    Permission("_INBOX.>", "answers", kind="subscribe"),
+    Permission("$JS.API.STREAM.INFO.S", "state"),
+    Permission("$JS.API.CONSUMER.DELETE.S.*", "when done", without="consumers stay"),
+    Permission("$JS.API.STREAM.PURGE.S", "a commit"),
+    Permission("s.>", "the rows"),
+)
+RIGHTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "default": ("", {}),
+    "wildcards": (
+        'publish: { allow: ["$JS.API.*.INFO.>", "$JS.API.STREAM.>", "*.API.CONSUMER.*.S.*", "$SYS.REQ.>", ">"] }', {}
+    ),
+    "inboxes of two tokens": ('subscribe: { allow: ["_INBOX.*.*"] }', {}),
+    "queue groups": ('subscribe: { allow: ["_INBOX.>", "> q"], deny: ["_INBOX.*.* q"] }', {}),
+    "a part of the rows": (
+        'publish: { allow: ["$SYS.>", "$JS.API.>", "s.*"] }',
+        {"s.>": ("failed", 'allow it: publish { allow: ["s.>"] }')},
+    ),
+    "denials": (
+        'publish: { deny: ["$JS.API.STREAM.PURGE.*", "$JS.*.CONSUMER.DELETE.>", "s.secret"] }',
+        {
+            "$JS.API.STREAM.PURGE.S": ("failed", "do not deny $JS.API.STREAM.PURGE.*"),
+            "$JS.API.CONSUMER.DELETE.S.*": ("warning", "do not deny $JS.*.CONSUMER.DELETE.>"),
+            "s.>": ("warning", "do not deny s.secret"),
+        },
+    ),
+    "denied although allowed": (
+        'publish: { allow: [">"], deny: ["s.>"] }', {"s.>": ("failed", "do not deny s.>")},
+    ),
+    "may not ask": (
+        'publish: { deny: ["$SYS.>"] }',
+        {"permissions": ("unknown", 'allow it: publish { allow: ["$SYS.REQ.USER.INFO"] }, and run the doctor again')},
+    ),
+}  # fmt: skip
 
 
-def test_a_ledger_that_the_first_write_will_make(nats_server_factory: Callable[..., NatsServer]) -> None:
-    server = nats_server_factory(config="jetstream { domain: hub }")
-    given = ("doctor", "--no-spark", *CHOICES["write"].split())
-    ledger = "KV_spark_jetstream_ledger"
-    with Publisher(server.url) as publisher:
-        publisher.api("STREAM.CREATE.S", {"name": "S", **STREAMS["S"]})
-        for prefix in ((), ("--js-domain", "hub")):
-            succeed(*given, "--strict", *prefix, url=server.url)
-        assert publisher.api("STREAM.NAMES")["streams"] == ["S"]
-        # One that is there must take its entries.
-        publisher.api(f"STREAM.CREATE.{ledger}", {"name": ledger, "subjects": ["elsewhere"]})
-        ran = run_command(*given, url=server.url)
-    assert (ran.code, ran.out.count("no stream captures it")) == (1, 1)
+def test_lists_with_wildcards_and_denials(nats_server_factory: Callable[..., NatsServer]) -> None:
+    users = [f'{{ user: "{name}", password: pw, permissions: {{ {rights} }} }}' for name, (rights, _) in RIGHTS.items()]
+    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, users: [{', '.join(users)}] }} }}")
+    for name, (_, expected) in RIGHTS.items():
+        findings = findings_of(NEEDED, server, user=name, password="pw")
+        trouble = {each.check: (each.status, each.what_to_do) for each in findings.values() if each.status != "ok"}
+        assert trouble == expected, name
+        assert len(findings) == (1 if "permissions" in expected else len(NEEDED)), name
+        if name == "denials":
+            assert findings["s.>"].said == "denied in part: the rows"
 
 
-def test_who_may_do_all_changes_nothing_by_looking(server: NatsServer) -> None:
-    before = everything(server)
-    for line in CHOICES.values():
-        succeed("doctor", "--no-spark", *line.split(), "--user", "root", "--password", "pw", url=server.url)
-    assert everything(server) == before
-    assert '"paused": true' in before
+def test_a_server_that_does_not_list_permissions(nats_server_factory: Callable[..., NatsServer]) -> None:
+    elsewhere = 'accounts { A { users: [{ user: a, password: pw }], mappings: { "$SYS.REQ.USER.INFO": "nobody" } } }'
+    (finding,) = findings_of(NEEDED, nats_server_factory(config=elsewhere), user="a", password="pw").values()
+    assert (finding.check, finding.status) == ("permissions", "unknown")
+    assert finding.said.startswith("cannot be checked, since the server does not list them: cannot ask who I am: ")
+
+
+def test_the_rights_of_a_jwt(nats_server_factory: Callable[..., NatsServer]) -> None:
+    operator, who = Operator(), user()
+    pub = {"allow": ["$JS.API.>", "$SYS.REQ.USER.INFO", "s.>"], "deny": ["$JS.*.STREAM.PURGE.S"]}
+    server = nats_server_factory(config=operator.config)
+    findings = findings_of(NEEDED, server, credentialsSecret=operator.credentials(who, pub=pub))
+    assert {each.check: each.status for each in findings.values() if each.status != "ok"} == {
+        "$JS.API.STREAM.PURGE.S": "failed"
+    }
+
+
+def test_a_server_takes_its_own_domain_out_of_a_subject(nats_server_factory: Callable[..., NatsServer]) -> None:
+    plain, own = (
+        f'{{ user: {name}, password: pw, permissions: {{ publish: ["$SYS.>", "{api}", "$KV.>"] }} }}'
+        for name, api in (("plain", "$JS.API.>"), ("own", "$JS.hub.API.>"))
+    )
+    text = f"jetstream: {{ domain: hub }}, accounts: {{ A: {{ jetstream: enabled, users: [{plain}, {own}] }} }}"
+    server = nats_server_factory(config=text)
+    lines = (Permission("$JS.hub.API.STREAM.INFO.S", "state"), Permission("$JS.hub.API.$KV.b.>", "rows"))
+    for name, statuses in (("plain", ["ok", "ok"]), ("own", ["failed", "ok"])):
+        findings = [*findings_of(lines, server, user=name, password="pw", domain="hub").values()]
+        assert [each.status for each in findings] == statuses
+    assert findings[0].what_to_do == 'allow it: publish { allow: ["$JS.API.STREAM.INFO.S"] }'
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_doctor_publishes_questions_alone(server: NatsServer, name: str) -> None:
+    login = ("--user", "root", "--password", "pw")
+    with Tap(server.url.replace("//", "//root:pw@")) as tap:
+        succeed("doctor", "--no-spark", "--strict", *CHOICES[name].split(), *login, url=server.url)
+        asked = {message.subject for message in tap.heard()} - {"$JS.EVENT.ADVISORY.API"}  # the server's own
+    stream = next(stream for stream in STREAMS if f"$JS.API.STREAM.INFO.{stream}" in asked)
+    assert asked - {WHO_AM_I} == {"$JS.API.INFO", f"$JS.API.STREAM.INFO.{stream}"}

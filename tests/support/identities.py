@@ -70,10 +70,13 @@ class Operator:
             f"system_account: {system.public}\nresolver: MEMORY\nresolver_preload {{\n{accounts}\n}}\n"
         )
 
-    def credentials(self, who: Identity, lifetime: float | None = None) -> str:
-        """The content of a `.creds` file for a user of the account; the JWT expires after `lifetime` seconds."""
-        unlimited = {"subs": -1, "data": -1, "payload": -1}
-        jwt = token(self._account, who, "user", lifetime=lifetime, type="user", pub={}, sub={}, **unlimited)
+    def credentials(self, who: Identity, lifetime: float | None = None, **rights: Any) -> str:
+        """The content of a `.creds` file for a user of the account; the JWT expires after `lifetime` seconds.
+
+        `rights` are `pub` and `sub`, each with `allow` and `deny`.
+        """
+        claims = {"pub": {}, "sub": {}, **rights, "subs": -1, "data": -1, "payload": -1}
+        jwt = token(self._account, who, "user", lifetime=lifetime, type="user", **claims)
         return (
             f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
             f"-----BEGIN USER NKEY SEED-----\n{who.seed}\n------END USER NKEY SEED------\n"
