@@ -285,7 +285,7 @@ def test_update_what_cannot_change(admin: JetStreamAdmin, name: str) -> None:
         "deny_delete: true -> false (it cannot be taken back)"
     )
     assert admin.streams.load(name).config.max_msgs == -1
-    with pytest.raises(OptionError, match=f"stream {name}: subjects holds .*, which overlap"):
+    with pytest.raises(ApiError, match=f"update stream {name}: subject .* overlaps with"):
         admin.streams.update(name, {"subjects": ["a.>", "a.b"]})
 
 

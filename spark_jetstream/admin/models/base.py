@@ -160,7 +160,7 @@ class Model(BaseModel):
         return [message for is_wrong, message in self._checks() if is_wrong]
 
     def _checks(self) -> Iterator[Check]:
-        """Yield what a server refuses in any case, or silently does otherwise."""
+        """Yield what a server silently does otherwise, or refuses without the name of the field."""
         return iter(())
 
     @model_validator(mode="before")

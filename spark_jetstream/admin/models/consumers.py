@@ -29,12 +29,10 @@ from spark_jetstream.admin.models.streams import (
     Description,
     Metadata,
     Replicas,
-    metadata_size,
-    overlaps,
 )
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import UINT64_MAX, Choice, Size, Span, Text, Whole
-from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp
+from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
 _ANY = "any number"
 _CHOICE = "the server's choice"
@@ -46,7 +44,6 @@ Sampling = Annotated[
 ]
 
 ONE_SECOND = Nanoseconds(1_000_000_000)
-_SHORTEST = Nanoseconds(1_000_000)
 
 
 class ConsumerConfig(Model):
@@ -151,56 +148,30 @@ class ConsumerConfig(Model):
     def body(self) -> dict[str, Any]:
         """As `Model.body`, without an ``opt_start_time`` of "never", which servers accept only where it counts."""
         body = super().body()
-        if self.deliver_policy != "by_start_time" and _never(self.opt_start_time):
+        never = self.opt_start_time is not None and self.opt_start_time.never
+        if never and self.deliver_policy != "by_start_time":
             body.pop("opt_start_time", None)
         return body
 
     def _checks(self) -> Iterator[Check]:
         names = {self.name, self.durable_name} - {""}
         yield len(names) > 1, f"name and durable_name are different: {' and '.join(sorted(names))}"
-        for policy, needed in (("by_start_sequence", "opt_start_seq"), ("by_start_time", "opt_start_time")):
-            chosen, there = self.deliver_policy == policy, getattr(self, needed)
-            yield chosen and not there, f"deliver_policy {policy} needs {needed}"
-            yield there and not chosen and not _never(there), f"{needed} needs deliver_policy: {policy}"
-        per_subject = self.deliver_policy == "last_per_subject"
-        yield per_subject and not self.filters, "deliver_policy last_per_subject needs filter_subject"
-        yield self.filter_subject and self.filter_subjects, "filter_subject and filter_subjects cannot be set together"
-        yield from overlaps("filter_subjects", self.filter_subjects)
-        backoff, deliveries, wait = self.backoff, self.max_deliver, self.ack_wait
-        short = backoff and 0 < deliveries < len(backoff)
-        yield short, f"backoff has {len(backoff)} values, max_deliver is {deliveries}"
+        backoff, wait = self.backoff, self.ack_wait
+        # The server takes this, and another idle_heartbeat, and changes them.
         yield backoff and wait and wait != backoff[0], "ack_wait is the first value of backoff: remove it"
-        if self.push:
-            pulling = [name for name in ("max_waiting", "priority_groups") if getattr(self, name) not in (0, -1, ())]
-            yield pulling, f"{' and '.join(pulling)} cannot be set for a push consumer (deliver_subject)"
-        else:
-            pushing = [name for name in ("rate_limit_bps", "flow_control", "idle_heartbeat") if getattr(self, name)]
-            yield pushing, f"{' and '.join(pushing)} cannot be set for a pull consumer: set deliver_subject"
-            yield 0 < self.max_expires < _SHORTEST, f"max_expires must be at least {_SHORTEST}, or 0 (any time)"
         if self.ack_policy == "flow_control":
-            yield not self.push, "ack_policy flow_control needs deliver_subject"
-            yield wait or backoff, "ack_policy flow_control cannot have ack_wait or backoff"
-            yield deliveries > 0, "ack_policy flow_control cannot have max_deliver"
-            yield self.max_ack_pending < 0, "ack_policy flow_control needs a limit max_ack_pending"
             yield self.idle_heartbeat not in (0, ONE_SECOND), "ack_policy flow_control has an idle_heartbeat of 1s"
-        else:
-            yield self.flow_control and not self.idle_heartbeat, "flow_control needs idle_heartbeat"
-        groups, priority = self.priority_groups, self.priority_policy
-        yield groups and priority == "none", "priority_groups needs a priority_policy"
-        yield priority != "none" and not groups, f"priority_policy {priority} needs priority_groups"
-        yield self.priority_timeout and priority == "none", "priority_timeout needs a priority_policy"
-        yield metadata_size(self.metadata)
+            # An update must not keep these of an existing consumer (`changes.update_body`).
+            yield wait or backoff, "ack_policy flow_control cannot have ack_wait or backoff"
+            yield self.max_ack_pending < 0, "ack_policy flow_control needs a limit max_ack_pending"
+        priority = self.priority_timeout and self.priority_policy == "none"
+        yield priority, "priority_timeout needs a priority_policy"
 
 
 DEFAULT_CONSUMER: Mapping[str, Any] = MappingProxyType(
     {"deliver_policy": "all", "ack_policy": "explicit", "replay_policy": "instant"}
 )
 """A pull consumer that delivers all messages, and again until they are acknowledged."""
-
-
-def _never(value: object) -> bool:
-    """Whether this is the time that means "never"."""
-    return isinstance(value, Timestamp) and value.never
 
 
 class SequenceInfo(Model):

@@ -7,7 +7,7 @@ duration in a reply, -1 means "never". ADR numbers are those of the NATS archite
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
@@ -31,25 +31,11 @@ from spark_jetstream.admin.models.base import (
 )
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Choice, Size, Span, Text, Whole
-from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
 INT32_MAX = 2**31 - 1
-METADATA_BYTES = 128 * 1024
 ZERO = Nanoseconds(0)
 NO_LIMIT = "no limit"
-
-#: What belongs to streams that store what is published.
-_NOT_IN_MIRRORS = (
-    "subjects",
-    "sources",
-    "first_seq",
-    "subject_delete_marker_ttl",
-    "allow_msg_counter",
-    "allow_atomic",
-    "allow_batched",
-    "allow_msg_schedules",
-)
 
 Description = Annotated[str, Text(most=4096)]
 StreamName = Annotated[str, Name("stream")]
@@ -110,8 +96,6 @@ class StreamSource(Model):
     and the filter: only ``subject_transforms`` and ``external`` can be set with it."""
 
     def _checks(self) -> Iterator[Check]:
-        both = self.filter_subject and self.subject_transforms
-        yield both, "filter_subject and subject_transforms cannot be set together"
         chosen = self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject)
         yield chosen, "consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject"
 
@@ -246,37 +230,17 @@ class StreamConfig(Model):
         return body
 
     def _checks(self) -> Iterator[Check]:
-        if self.mirror:
-            for name in _NOT_IN_MIRRORS:
-                yield getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
-        yield self.mirror_direct and not self.mirror, "mirror_direct needs a mirror"
-        yield from overlaps("subjects", self.subjects)
-        yield ">" in self.subjects and not self.no_ack, "subjects that hold > need no_ack: true"
+        # An update must not keep these two of an existing stream (`changes.update_body`).
+        yield self.mirror and self.first_seq, "a mirror cannot have first_seq: remove that or mirror"
         window, age = self.duplicate_window, self.max_age
         yield age and window > age, f"duplicate_window ({window}) is longer than max_age ({age})"
-        per_subject = self.discard_new_per_subject
-        yield per_subject and self.discard != "new", "discard_new_per_subject needs discard: new"
-        yield per_subject and self.max_msgs_per_subject < 1, "discard_new_per_subject needs max_msgs_per_subject"
-        yield self.deny_purge and self.allow_rollup_hdrs, "allow_rollup_hdrs purges, which deny_purge forbids"
         # The server takes these two, and turns deny_purge off.
         for name in ("subject_delete_marker_ttl", "allow_msg_schedules"):
             denied = self.deny_purge and not self.sealed
             yield denied and getattr(self, name), f"{name} needs rollups, which deny_purge forbids: remove one of them"
-        if self.allow_msg_counter:
-            # The server takes subject_delete_marker_ttl, and then refuses every update of the stream.
-            for name in ("allow_msg_ttl", "subject_delete_marker_ttl", "allow_msg_schedules"):
-                yield getattr(self, name), f"allow_msg_counter and {name} cannot be set together"
-            yield self.discard == "new", "allow_msg_counter needs discard: old"
-            yield self.retention != "limits", "allow_msg_counter needs retention: limits"
-        if self.allow_msg_schedules:
-            yield self.discard == "new", "allow_msg_schedules needs discard: old"
-            yield self.sources, "a stream with sources cannot have allow_msg_schedules"
-        if self.persist_mode == "async":
-            yield self.storage != "file", "persist_mode async needs storage: file"
-            yield self.allow_atomic, "persist_mode async and allow_atomic cannot be set together"
-            yield self.num_replicas > 1, "persist_mode async needs num_replicas: 1"
-        yield self.placement and self.placement.preferred, "placement.preferred cannot be set in a stream"
-        yield metadata_size(self.metadata)
+        # The server takes both, and then refuses every update of the stream.
+        marked = self.allow_msg_counter and self.subject_delete_marker_ttl
+        yield marked, "allow_msg_counter and subject_delete_marker_ttl cannot be set together"
 
 
 DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType({"retention": "limits", "storage": "file", "discard": "old"})
@@ -286,19 +250,6 @@ DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
     {"retention": "workqueue", "storage": "file", "discard": "new"}
 )
 """A queue on disk: a message is removed when it is acknowledged; a full queue refuses new messages."""
-
-
-def overlaps(field: str, filters: Sequence[str]) -> Iterator[Check]:
-    """Yield a check for each pair of filters, which must not match the same subject."""
-    for index, one in enumerate(filters):
-        for other in filters[:index]:
-            yield subjects_overlap(one, other), f"{field} holds {other} and {one}, which overlap"
-
-
-def metadata_size(metadata: Mapping[str, str]) -> Check:
-    """Return the check of the size that a server allows."""
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
-    return size > METADATA_BYTES, f"metadata has {size:,} bytes, more than {METADATA_BYTES:,}"
 
 
 class ApiErrorBody(Model):
