@@ -156,7 +156,8 @@ def quick_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def publisher(nats_server: NatsServer) -> Iterator[Publisher]:
     """A connection to the shared server, to store messages and to look after streams."""
-    with Publisher(nats_server.url, store=nats_server.store_dir) as publisher:
+    with Publisher(nats_server.url) as publisher:
+        publisher.store = nats_server.store_dir
         # A server removes the folder of an account's streams together with the last one, in the background, and
         # fails to make the store of a stream that is created at that moment: one that stays keeps the folder.
         publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"], "storage": "file"})

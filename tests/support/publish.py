@@ -67,14 +67,15 @@ class Refused(Exception):
 class Publisher:
     """One connection. User info in `url` and the fields of `connect` go into CONNECT.
 
-    With the `store` of a server each stream that it deletes is gone from there when `api` returns. A server removes the
-    files in the background, and where it is still at it when a stream of the same name is deleted, the next stream of
-    that name begins with the messages of the one before (`fileStore.Delete` in server/filestore.go: a folder is moved
-    away unless the name is taken).
+    `store` is the folder of the server's streams, or None. If it is set, `api` returns from the deletion of a stream
+    when the server has removed the files, which it does in the background. If a server still removes the files of a
+    stream when the next one of that name is deleted, a third one begins with the messages of the second
+    (`fileStore.Delete` in server/filestore.go moves the folder away unless the name is taken).
     """
 
-    def __init__(self, url: str, prefix: str = "$JS.API", store: Path | None = None, **connect: object) -> None:
-        self._store = store
+    store: Path | None = None
+
+    def __init__(self, url: str, prefix: str = "$JS.API", **connect: object) -> None:
         where = urlsplit(url)
         login = {"user": unquote(where.username), "pass": unquote(where.password or "")} if where.username else {}
         self._prefix = prefix
@@ -104,8 +105,8 @@ class Publisher:
     def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The reply of the JetStream API to a request at `subject`, which lacks the prefix."""
         reply = _checked(self.request(f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""))
-        if self._store is not None and subject.startswith("STREAM.DELETE."):
-            while any(self._store.glob(f"jetstream/*/streams/.{subject.removeprefix('STREAM.DELETE.')}")):
+        if self.store is not None and subject.startswith("STREAM.DELETE."):
+            while any(self.store.glob(f"jetstream/*/streams/.{subject.removeprefix('STREAM.DELETE.')}")):
                 time.sleep(0.001)
         return reply
 
