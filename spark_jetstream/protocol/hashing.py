@@ -70,6 +70,12 @@ class HashSet:
         self._count += len(hashes) - int(np.count_nonzero(known))
         return known
 
+    def has(self, hashes: Hashes) -> BoolArray:
+        """Return for each hash whether it is in the set."""
+        hashes = _not_zero(hashes)
+        found: BoolArray = self._table[self._slots(hashes)] == hashes
+        return found
+
     def take_new(self, hashes: Hashes) -> IntArray:
         """Add `hashes` and return the indices of the new ones, ascending; of duplicates in `hashes` the last counts."""
         distinct, from_end = np.unique(hashes[::-1], return_index=True)

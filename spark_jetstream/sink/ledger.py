@@ -35,7 +35,7 @@ from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
 from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
-from spark_jetstream.sink.message_ids import WriteTask
+from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.streams.lookup import next_message, streams_of
 from spark_jetstream.streams.pull import PullSettings, read_range
@@ -54,14 +54,12 @@ _Places = dict[bytes, tuple[str, int]]  # stream and sequence by message id
 class Ledger:
     """The entry of one task, seen by one attempt.
 
-    `stored` maps the message ids that earlier attempts have stored to stream and sequence. `unseen` are those of them
-    that this task made for its rows, except dead letters; the caller takes away the ids of the rows that it gets.
+    `stored` maps the message ids that earlier attempts have stored, and some of this one's, to stream and sequence.
     Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
     """
 
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
         self.stored: _Places = {}
-        self.unseen: set[bytes] = set()
         self._patience = options.connection.retry_timeout
         self._requests = Requests(connect, self._patience)
         self._task = task
@@ -167,12 +165,12 @@ class Ledger:
         log.info("ledger entry %s: %d of %d rows without an answer are stored", self._slot.key, len(places), len(ids))
         return places
 
-    def finish(self, report: TaskReport) -> None:
+    def finish(self, report: TaskReport, made: MessageIds) -> None:
         """Note that the task is done. Raise `DeliveryError` if earlier attempts have stored other rows as well.
 
         Their number is then part of the entry, so that no later run passes for the one that is done.
         """
-        others = len(self.unseen)
+        others = made.strangers(self.stored)
         noted = replace(report, rows=report.rows + others, stored=report.stored + others)
         self._entry.done, self._entry.report = True, noted.to_json()
         if not self._write():
@@ -201,7 +199,6 @@ class Ledger:
             self._entry.streams[name] = {"created": state.created, "next": first}
             self._scanned[name] = state.last_seq
             self._remember(state)
-        self.unseen = {each for each in self.stored if each.startswith(self._prefix) and b".dead" not in each}
         log.info("ledger entry %s: %d rows are stored already", self._slot.key, len(self.stored))
 
     def _look_again(self) -> None:

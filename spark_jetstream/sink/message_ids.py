@@ -6,6 +6,8 @@ docs/delivery.md ("Message ids") says what an id consists of, and why a row's pl
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +19,7 @@ from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
 from spark_jetstream.sink.rows import Rows, piece
 
 _DIGEST = 12  # bytes: two different rows among 10**9 share one with a probability of 10**-11
+_ID = re.compile(rb"([0-9a-f]{%d})(?:\.(\d+))?" % (2 * _DIGEST))  # what follows the prefix; others are dead letters'
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,14 @@ class MessageIds:
         digests = _digests(subject, tails)
         self.content = (self.content + int(hashes.sum()) + int(_keys(digests).sum())) % 2**64
         return digests
+
+    def strangers(self, ids: Iterable[bytes]) -> int:
+        """Return how many of these ids were made for a row of the task, and for none that `ids` has got."""
+        texts = [each.removeprefix(self.prefix) for each in ids if each.startswith(self.prefix)]
+        own = [found for found in map(_ID.fullmatch, texts) if found]
+        known = self._seen.has(_keys(bytes.fromhex(b"".join(found[1] for found in own).decode())))
+        repeated = (int(found[2] or 0) <= self._repeats.get(bytes.fromhex(found[1].decode()), 0) for found in own)
+        return len(own) - sum(map(all, zip(known.tolist(), repeated, strict=True)))
 
     def _made(self, digests: bytes) -> pa.BinaryArray:
         count = len(digests) // _DIGEST

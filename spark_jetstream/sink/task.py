@@ -73,7 +73,8 @@ def write_task(
     writer = TaskWriter(connect, options, task, Target(options.stream, options.connection.domain), ledger)
     report = writer.run(batches, _SubjectStrategy(writer, columns), begun)
     if ledger is not None:
-        ledger.finish(report)
+        assert writer.message_ids is not None
+        ledger.finish(report, writer.message_ids)
     return report
 
 
@@ -170,8 +171,6 @@ class TaskWriter:
         ledger = self._ledger
         if ledger is None or ids is None:
             return rows, ids
-        if ledger.unseen:
-            ledger.unseen.difference_update(ids.to_pylist())
         lost = ledger.begin(rows.subject, stream)
         if lost:
             captured = np.array([subject not in lost for subject in rows.subject.to_pylist()])

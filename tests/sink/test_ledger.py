@@ -28,7 +28,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import consumers, create, options, wait_until
-from tests.support.sinking import Died, Sink, batch, die, forget, numbers, payload, rows, seen_in, stored
+from tests.support.sinking import Died, Seen, Sink, batch, die, forget, numbers, payload, rows, seen_in, stored
 from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
@@ -89,6 +89,12 @@ def exactly(url: str, **options: object) -> Sink:
 def entry(admin: Publisher) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(base64.b64decode(message(admin)["data"]))
     return found
+
+
+def sent_again(seen: Seen) -> Message:
+    """A row of the sink as it stayed in some buffer: the stream stores it once more if it has forgotten the id."""
+    message_id = seen.block.decode().partition("Nats-Msg-Id: ")[2].partition("\r\n")[0]
+    return Message(seen.subject, seen.data, [("Nats-Msg-Id", message_id)])
 
 
 def message(admin: Publisher, key: str = "q.0") -> dict[str, Any]:
@@ -287,16 +293,14 @@ class TestTakingOver:
     def test_finds_what_the_other_had_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
         """Rows of the first attempt that are stored after the second has looked are found by looking again."""
         die(sink, s, rows("s.a", 0, 10))
-        head = base64.b64decode(admin.api("STREAM.MSG.GET.S", {"seq": 10})["message"]["hdrs"]).decode()
-        message_id = head.partition("Nats-Msg-Id: ")[2].partition("\r\n")[0]
+        late = seen_in(admin, "S")[9]
         # As if the last row had stayed in some buffer, and the stream had never seen it.
         s.remove(10)
         forget(admin, s.name, s.subject)
-        late = Message("s.a", payload(9), [("Nats-Msg-Id", message_id)])
 
         def second() -> Iterator[pa.RecordBatch]:
             yield rows("s.a", 0, 9)
-            admin.publish([late])
+            admin.publish([sent_again(late)])
             forget(admin, s.name, s.subject)
             yield rows("s.a", 9, 10)
 
@@ -395,6 +399,23 @@ class TestOtherRows:
             with pytest.raises(DeliveryError, match=f"15 rows, and {'as many' if count == 15 else count} came now"):
                 sink.write([rows("s.a", first, count)])
         assert numbers(s.url, "S") == list(range(15))
+
+    def test_of_a_task_that_had_rows_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
+        """Rows that come after the second attempt has looked count as well, and its own are not taken for them."""
+        die(sink, s, rows("s.a", 0, 10))
+        late = seen_in(admin, "S")[8:]
+        s.remove(9, 10)
+        forget(admin, s.name, s.subject)
+
+        def second() -> Iterator[pa.RecordBatch]:
+            yield rows("s.a", 0, 8)
+            admin.publish(map(sent_again, late))
+            forget(admin, s.name, s.subject)
+            yield rows("s.a", 9, 10)
+
+        with pytest.raises(DeliveryError, match="has stored 1 rows that are not among the 18 of this one"):
+            sink.write(second())
+        assert sorted(numbers(s.url, "S")) == list(range(19))
 
     def test_a_dead_letter_that_is_stored_the_next_time(self, make: MakeStream) -> None:
         s, dead = make(max_msg_size=100), make("DEAD")

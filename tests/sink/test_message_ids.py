@@ -57,6 +57,17 @@ def test_an_id_names_the_write_and_what_the_row_holds() -> None:
     assert ids_of([[row(b"x")]], MessageIds("query.8.0")) == [first.replace(b".7.", b".8.")]
 
 
+def test_ids_that_belong_to_no_row() -> None:
+    identifier = MessageIds(PREFIX)
+    own = ids_of([[row(b"x"), row(b"y"), row(b"x"), ("a", None, b"z", "mine")]], identifier)
+    others = ids_of([[row(b"z"), row(b"y"), row(b"y")]])
+    assert identifier.strangers(own) == identifier.strangers([]) == 0
+    # What the user has named, dead letters and other tasks' rows are not looked at.
+    assert identifier.strangers([*own, *others, b"yours", PREFIX.encode() + b".dead." + own[0][-24:]]) == 2
+    assert identifier.strangers(ids_of([[row(b"z")]], MessageIds("query.7.1"))) == 0
+    assert MessageIds(PREFIX).strangers(own) == 3
+
+
 DIFFERENT: list[Row] = [
     ("a", None, b"b", None),
     ("a.b", None, b"", None),
