@@ -31,18 +31,23 @@ class Requests:
     """Requests to one server, each retried for `retry_timeout` seconds.
 
     An error that may pass (a connection that was cut, no reply, an election) is retried with pauses; any other error is
-    raised at once. `retry_timeout` may be changed between two requests.
+    raised at once. `first` has the seconds for those until one succeeds, None if they are no fewer: a server that was
+    never reached is more likely the wrong one than one that restarts.
     """
 
     connect: Connect
     retry_timeout: float
+    first: float | None = None
 
     def call(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns. It is called again after an error that may pass; the last error is raised."""
-        deadline, backoff = Deadline(self.retry_timeout), Backoff()
+        patience = self.retry_timeout if self.first is None else min(self.first, self.retry_timeout)
+        deadline, backoff = Deadline(patience), Backoff()
         while True:
             try:
-                return work(self.connect(self.retry_timeout))
+                result = work(self.connect(patience))
+                self.first = None
+                return result
             except JetStreamError as error:
                 if not error.retriable or deadline.expired:
                     raise

@@ -1,4 +1,4 @@
-"""The offset of a streaming query: a file format, kept in the checkpoint. docs/architecture.md shows version 1.
+"""The offset of a streaming query: a file format, kept in the checkpoint. docs/architecture.md shows it.
 
 Spark compares the text, so it is canonical: sorted streams, the fields of `StreamPosition` in order, nothing else.
 """
@@ -6,14 +6,24 @@ Spark compares the text, so it is canonical: sorted streams, the fields of `Stre
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
 from spark_jetstream.errors import JetStreamError
 
-#: The format that `Offset.to_json` writes, and the newest that `Offset.from_json` reads.
-VERSION = 1
+#: The format of an offset with `Offset.cuts`, and the newest that `Offset.from_json` reads. One without has format 1.
+VERSION = 2
+
+Cuts = tuple[int, ...]
+"""The tasks of a range: ``(first, tasks, end)``, or ``(first, tasks, end, tasks, end, ...)`` for several parts.
+
+`ranges.cut_at` cuts each part evenly by its sequences. ``first`` is where the first task may begin; it reads what is
+before as well. The last ``end`` is the range's.
+"""
+
+_MOST_TASKS = 10**6  # of one stream; option minPartitions allows a tenth
 
 # What the server's own types hold: sequences are uint64, timestamps int64.
 _LAST_SEQUENCE = 2**64 - 1
@@ -56,34 +66,39 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class Offset:
-    """How far each stream of a query was read. ``streams`` is read-only and sorted by name."""
+    """How far each stream of a query was read, and how the micro-batch that ends here is cut into tasks.
+
+    ``streams`` and ``cuts`` are read-only and sorted by name. ``cuts`` has each stream that the micro-batch reads; it
+    is empty if that is not decided yet. Offsets with the same positions are equal, whatever their cuts.
+    """
 
     streams: Mapping[str, StreamPosition]
+    cuts: Mapping[str, Cuts] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "streams", MappingProxyType(dict(sorted(self.streams.items()))))
+        for name in ("streams", "cuts"):
+            object.__setattr__(self, name, MappingProxyType(dict(sorted(getattr(self, name).items()))))
 
     def __hash__(self) -> int:
         return hash(tuple(self.streams.items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy does not pickle.
-        return Offset, (dict(self.streams),)
+        return Offset, (dict(self.streams), dict(self.cuts))
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark takes it: dictionaries, integers and strings, keys in canonical order."""
-        return {
-            "version": VERSION,
-            "streams": {
-                name: {field: getattr(position, field) for field in _FIELDS} for name, position in self.streams.items()
-            },
-        }
+        streams = {name: {each: getattr(at, each) for each in _FIELDS} for name, at in self.streams.items()}
+        if not self.cuts:
+            return {"version": 1, "streams": streams}
+        return {"version": VERSION, "streams": streams, "cuts": {name: [*cuts] for name, cuts in self.cuts.items()}}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Offset:
         """Read what `to_json` wrote of one stream or more. Raises `OffsetError` for anything else."""
         try:
-            return cls(_positions(content))
+            positions = _positions(content)
+            return cls(positions, _cuts(content.get("cuts"), positions) if "cuts" in content else {})
         except OffsetError as error:
             raise OffsetError(f"{error}; {REMEDY}") from None
         except RecursionError:  # of `repr`, where the JSON was just not too deep for its parser
@@ -94,7 +109,7 @@ def _positions(content: Mapping[str, Any]) -> dict[str, StreamPosition]:
     if not isinstance(content, Mapping):
         raise OffsetError(f"an offset must be a JSON object, not {_shown(content)}")
     _check_version(content)
-    _check_fields(content, ("version", "streams"), "the offset")
+    _check_fields(content, ("version", "streams", "cuts")[: 1 + content["version"]], "the offset")
     streams = content["streams"]
     if not isinstance(streams, Mapping) or not streams:
         raise OffsetError(f"'streams' of an offset must be a JSON object of at least one stream, not {_shown(streams)}")
@@ -130,9 +145,31 @@ def _position(name: str, fields: Any) -> StreamPosition:
         raise OffsetError(f"the offset of stream {name} must be a JSON object, not {_shown(fields)}")
     _check_fields(fields, _FIELDS, f"the offset of stream {name}")
     try:
-        return StreamPosition(**{field: fields[field] for field in _FIELDS})
+        return StreamPosition(**{each: fields[each] for each in _FIELDS})
     except OffsetError as error:
         raise OffsetError(f"stream {name}: {error}") from None
+
+
+def _cuts(content: Any, positions: Mapping[str, StreamPosition]) -> dict[str, Cuts]:
+    if not isinstance(content, Mapping) or not content:
+        raise OffsetError(f"'cuts' of an offset must be a JSON object of at least one stream, not {_shown(content)}")
+    for name, cuts in content.items():
+        if name not in positions:
+            raise OffsetError(f"'cuts' of an offset names {_shown(name)}, which is none of its streams")
+        if not isinstance(cuts, list) or not _are_cuts(cuts, positions[name].next):
+            raise OffsetError(
+                f"stream {name}: 'cuts' of an offset must be rising sequences up to {positions[name].next}, with the "
+                f"number of tasks between each two, not {_shown(cuts)}"
+            )
+    return {name: tuple(cuts) for name, cuts in content.items()}
+
+
+def _are_cuts(cuts: list[Any], end: int) -> bool:
+    if len(cuts) < 3 or len(cuts) % 2 == 0 or any(type(each) is not int or each < 1 for each in cuts):
+        return False
+    widths = [above - below for below, above in pairwise(cuts[::2])]
+    fitting = all(tasks <= width for tasks, width in zip(cuts[1::2], widths, strict=True))
+    return fitting and sum(cuts[1::2]) <= _MOST_TASKS and cuts[-1] == end
 
 
 def _shown(value: object) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.offsets import Offset
+from spark_jetstream.source.offsets import Cuts, Offset
 from spark_jetstream.source.search import Point, Probe, find_cut
 
 #: The most tasks of one micro-batch, unless `minPartitions` asks for more. Spark starts each of them and keeps its
@@ -30,7 +30,9 @@ _MANY = 6
 
 
 def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> list[SequenceRange]:
-    """Return what a batch from ``start`` to ``end`` reads: one range for each stream, sorted by name, none empty.
+    """Return what a batch from ``start`` to ``end`` reads: one range for each stream, sorted by name.
+
+    None is empty, except for a stream that ``end`` has cuts of and whose range has gone since.
 
     - A stream of both offsets is read from the one ``next`` to the other.
     - A stream that was created again between the two is read from sequence 1.
@@ -42,11 +44,9 @@ def ranges_between(start: Offset, end: Offset, subjects: Sequence[str] = ()) -> 
     ranges = []
     for name, to in end.streams.items():
         since = start.streams.get(name)
-        if since is None:
-            continue
-        first = since.next if since.created == to.created else 1
-        if first < to.next:
-            ranges.append(SequenceRange(name, first, to.next, None, to.created, tuple(subjects)))
+        first = to.next if since is None else since.next if since.created == to.created else 1
+        if first < to.next or name in end.cuts:
+            ranges.append(SequenceRange(name, min(first, to.next), to.next, None, to.created, tuple(subjects)))
     return ranges
 
 
@@ -106,12 +106,18 @@ def shares(counts: Mapping[str, int], *, max_messages: int, min_partitions: int 
     return tasks, max_messages
 
 
-def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> list[SequenceRange]:
-    """Cut the range of a survey into pieces of nearly equal size, one for each task.
+class Split(NamedTuple):
+    """How a range is cut, and how many messages each part of ``cuts`` has at least, None if that is not known."""
 
-    The pieces cover the range exactly and do not overlap. None with a known count is empty; an empty range gives [].
+    cuts: Cuts
+    counts: Sequence[int | None]
+
+
+def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> Split:
+    """Cut the range of a survey, which is not empty, into pieces of nearly equal size, one for each task.
+
     There are at least ``tasks`` (>= 1) if there are that many messages. Where arithmetic does not give the cuts, the
-    probe is asked, at most `SPLIT_PROBES` times together with the survey. Beyond that a range is cut evenly by
+    probe is asked, at most `SPLIT_PROBES` times together with the survey. Beyond that a part is cut evenly by
     sequences: its pieces have the count None, and may hold more than ``max_messages`` or nothing. A range with a count
     of 0 is not cut, and still read: counts may be wrong.
 
@@ -119,22 +125,42 @@ def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> list[Sequence
     the number of messages published since the survey began, and None if nothing is left.
     """
     whole, count = survey.whole, survey.count
-    if whole.width == 0:
-        return []
-    pieces = max(_ceil(count, max_messages), min(tasks, count))
-    if count == whole.width or pieces <= 1:
-        return _evenly(whole, max(1, pieces))
+    pieces = max(_ceil(count, max_messages), min(tasks, count), 1)
+    if count == whole.width or pieces == 1:
+        return _counted([_Part(pieces, Point(whole.first, 0), Point(whole.end, count))], survey)
     return _by_probes(survey, max_messages, pieces)
 
 
-def _evenly(whole: SequenceRange, pieces: int) -> list[SequenceRange]:
-    """Cut by sequences; the pieces of a range without a gap have counts."""
-    pieces = min(pieces, whole.width)
-    if pieces == 1:
-        return [whole]
-    cuts = [whole.first + whole.width * i // pieces for i in range(pieces + 1)]
-    dense = whole.count == whole.width
-    return [replace(whole, first=first, end=end, count=end - first if dense else None) for first, end in pairwise(cuts)]
+def count_again(survey: Survey, cuts: Cuts) -> Split:
+    """Return cuts that were decided before with what their parts hold now, within the range of the survey."""
+    whole = survey.whole
+
+    def below(edge: int) -> int:
+        if edge <= whole.first or edge >= whole.end:
+            return survey.count if edge >= whole.end else 0
+        # Messages published since the survey began make the answer too low.
+        return min(max(survey.below(edge), 0), survey.count)
+
+    points = [Point(edge, below(edge)) for edge in cuts[::2]]
+    return _counted([_Part(*each) for each in zip(cuts[1::2], points, points[1:], strict=False)], survey)
+
+
+def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
+    """Return the piece of each task, in order: they cover the range, and each message has one place in them for good.
+
+    What is before the first cut belongs to the first piece. A piece before the range is empty: message ids name the
+    task, so that no other may get its number. The arithmetic is part of the offset's format.
+    """
+    ranges: list[SequenceRange] = []
+    edges = pairwise(split.cuts[::2])
+    for (begin, end), pieces, count in zip(edges, split.cuts[1::2], split.counts, strict=True):
+        for low, high in pairwise(begin + (end - begin) * i // pieces for i in range(pieces + 1)):
+            # Any piece may be the one that lacks messages.
+            least = 0 if count is None else high - low - (end - begin - count)
+            known = None if count is None or (pieces > 1 and least <= 0) else least
+            first = max(low, whole.first) if ranges else whole.first
+            ranges.append(replace(whole, first=min(first, high), end=high, count=known))
+    return ranges
 
 
 def _pieces(count: int, most: int) -> int:
@@ -153,12 +179,16 @@ class _Part(NamedTuple):
     def size(self) -> int:
         return self.high.below - self.low.below
 
+    @property
+    def width(self) -> int:
+        return self.high.sequence - self.low.sequence
 
-def _by_probes(survey: Survey, most: int, least: int) -> list[SequenceRange]:
+
+def _by_probes(survey: Survey, most: int, least: int) -> Split:
     whole = survey.whole
     head = survey.probe.peek(whole.first)
     if head is None or head[0] >= whole.end:
-        return [whole]
+        return _counted([_Part(1, Point(whole.first, 0), Point(whole.end, survey.count))], survey)
     left = SPLIT_PROBES - 4  # the peek, and three of the survey
 
     pieces = max(_pieces(survey.count, most), least)
@@ -167,8 +197,10 @@ def _by_probes(survey: Survey, most: int, least: int) -> list[SequenceRange]:
     done: list[_Part] = []
     while todo:
         _, part = heappop(todo)
-        cut, used = _cut(part, survey, min(left, _CUT_STEPS))
-        left -= used
+        cut = None
+        if part.size < part.width:
+            cut, used = _cut(part, survey, min(left, _CUT_STEPS))
+            left -= used
         if cut is None:
             done.append(part)
             continue
@@ -177,17 +209,19 @@ def _by_probes(survey: Survey, most: int, least: int) -> list[SequenceRange]:
                 heappush(todo, (-side.pieces, side))
             else:
                 done.append(side)
-    done.sort(key=lambda part: part.low)
-    drift = survey.drift()
-    ranges: list[SequenceRange] = []
-    for part in done:
+    return _counted(sorted(done, key=lambda part: part.low), survey)
+
+
+def _counted(parts: Sequence[_Part], survey: Survey) -> Split:
+    """Return cuts between and in these parts."""
+    drift = survey.drift() if len(parts) > 1 else 0
+    cuts, counts = [parts[0].low.sequence], list[int | None]()
+    for part in parts:
+        cuts += (min(part.pieces, part.width), part.high.sequence)
+        known = cuts[-2] == 1 or part.size == part.width
         # A count of 0 would say that the piece is known to be empty.
-        count = part.size - drift if part.size > drift else None
-        between = replace(whole, first=part.low.sequence, end=part.high.sequence, count=count)
-        ranges += _evenly(between, part.pieces)
-    # Nothing matches before the head, which becomes part of the first piece.
-    ranges[0] = replace(ranges[0], first=whole.first)
-    return ranges
+        counts.append(part.size - drift if known and (part.size > drift or len(parts) == 1) else None)
+    return Split(tuple(cuts), counts)
 
 
 def _cut(part: _Part, survey: Survey, probes: int) -> tuple[Point | None, int]:
@@ -195,8 +229,6 @@ def _cut(part: _Part, survey: Survey, probes: int) -> tuple[Point | None, int]:
     low, high, pieces, size = part.low, part.high, part.pieces, part.size
     ahead = pieces // 2
     aim = low.below + size * ahead // pieces
-    if high.sequence - low.sequence == size:
-        return Point(low.sequence + aim - low.below, aim), 0
     # An eighth of a piece, but one message of few; of the whole side if its pieces are shared out again.
     slack = size * (ahead if ahead >= _MANY else 1) // pieces // 8
     slack = max(slack, 1 if size >= 3 * pieces else 0)

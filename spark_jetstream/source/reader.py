@@ -20,8 +20,10 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from spark_jetstream.buckets.kv import bucket_batch
+from spark_jetstream.buckets.stream import find_bucket
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
@@ -33,7 +35,7 @@ from spark_jetstream.schema import select_columns
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
-from spark_jetstream.source.planner import Planner, find_bucket, first_requests
+from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.spark_process import find_file, freeze_imports
 from spark_jetstream.streams.direct import read_auto, read_direct
@@ -104,7 +106,7 @@ class _Source:
                 self._prepare(self.options)
             options = self.options
             if not options.streams:
-                _, subjects = find_bucket(first_requests(self._connect, options), options)
+                _, subjects = find_bucket(self._requests(), options)
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
         return self._planner
@@ -117,6 +119,10 @@ class _Source:
             hint = nearest_stream(self._connect, self.options.read_streams)
             # Spark prints the trace of this process: that of the requests says no more.
             raise jsapi.reworded(error, f"{error}{hint}") from None
+
+    def _requests(self) -> Requests:
+        times = self.options.connection
+        return Requests(self._connect, times.retry_timeout, times.connect_timeout)
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
@@ -202,7 +208,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
     def _table(self) -> Sequence[TaskInput]:
         """Return one task for the current table of a Key-Value bucket, and several for objects."""
         options = self.options
-        state, subjects = find_bucket(first_requests(self._connect, options), options)
+        state, subjects = find_bucket(self._requests(), options)
         check_retention(state, options)
         direct = options.read_with == "direct"
         part = TablePart(state.name, state.created, subjects, direct)
@@ -237,7 +243,9 @@ class _StreamReader(_Source, DataSourceStreamReader):
         self._cursor = Offset.from_json(end)
         if start == end:
             return []
-        return [InputPartition(part) for part in self.open_planner().ranges(Offset.from_json(start), self._cursor)]
+        parts = self.open_planner().ranges(Offset.from_json(start), self._cursor)
+        # A task without messages keeps its number.
+        return [InputPartition(part if part.width else None) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the durable consumers (option durable): everything before `end` is in the sink."""

@@ -15,8 +15,9 @@ import pytest
 
 from spark_jetstream.testing import NatsServer
 from tests.support.jobs import Job, kill
-from tests.support.proxy import WireProxy
+from tests.support.proxy import Acks, WireProxy
 from tests.support.reading import consumers, create, fill
+from tests.support.sinking import stored
 
 COUNT = 6000
 LIMIT = 400
@@ -114,6 +115,34 @@ def test_a_driver_that_is_killed_again_and_again(server: NatsServer, tmp_path: P
         assert unfinished >= 3
         with Job(tmp_path / "job", options(proxy.url)) as job:
             check(job, COUNT)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_batch_that_runs_again_with_other_options_and_messages(server: NatsServer, tmp_path: Path) -> None:
+    """From a filtered stream into a sink of exactly-once, whose message ids name the tasks."""
+    create(server.url, "T", storage="file")
+
+    def store_some() -> None:
+        fill(server.url, "S", 900, lambda i: "wanted" if i % 3 == 0 else "else")
+
+    def job(url: str, **changed: str) -> Job:
+        to = {"servers": url, "stream": "T", "subject": "T.row", "delivery": "exactly-once", "maxInFlight": "20"}
+        given = {**options(server.url)["S"], "maxMessagesPerTrigger": "300", "subjects": "S.wanted", **changed}
+        return Job(tmp_path / "job", {"S": {**given, **{f"sink.{name}": value for name, value in to.items()}}})
+
+    store_some()
+    with WireProxy(server.url) as proxy, job(proxy.url) as killed:
+        acks = Acks(proxy, {"T": 120})
+        killed.wait(acks.lost.is_set, "a batch that is stored in part")
+        killed.kill()
+    assert (killed.latest("S/offsets"), killed.latest("S/commits")) == (0, -1)
+    store_some()
+    with job(server.url, minPartitions="7", maxMessagesPerPartition="30") as again:
+        again.result()
+        assert again.errors() == []
+    expected = [str(i).ljust(100, ".").encode() for i in range(0, 900, 3)]
+    assert sorted(stored(server.url, "T")) == sorted(2 * expected)
 
 
 @pytest.mark.timeout(600)

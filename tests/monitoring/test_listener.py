@@ -192,7 +192,7 @@ def test_one_line_for_each_progress(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_error_does_not_reach_spark(listener: JetStreamListener, caplog: pytest.LogCaptureFixture) -> None:
     """The rest is exported all the same."""
     newer = source_of(latest=41)
-    newer["endOffset"]["version"] = 2
+    newer["endOffset"]["version"] = 3
     listener.onQueryProgress(progressed(newer))
     assert [record.message for record in caplog.records] == ["onQueryProgress failed"]
     assert "was written by a newer release" in (caplog.text)

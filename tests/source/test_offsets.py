@@ -37,6 +37,12 @@ GOLDEN_OFFSET = Offset(
     }
 )
 
+# Whose end the same offset is, and how the micro-batch that ends there is cut into tasks.
+CUT = Offset(GOLDEN_OFFSET.streams, {"ORDERS": (11, 4, 501, 1, 1001)})
+GOLDEN_CUT = (
+    GOLDEN.replace('"version": 1', '"version": 2').removesuffix("}") + ', "cuts": {"ORDERS": [11, 4, 501, 1, 1001]}}'
+)
+
 COLUMNS_SCHEMA = StructType().add("sequence", "long")
 
 positions = st.builds(
@@ -45,7 +51,22 @@ positions = st.builds(
     created=st.text(min_size=1),
     last_timestamp=st.integers(0, 2**63 - 1),
 )
-offsets = st.builds(Offset, st.dictionaries(st.text(min_size=1), positions, min_size=1, max_size=5))
+
+
+def _cut(streams: dict[str, StreamPosition]) -> st.SearchStrategy[Offset]:
+    def cuts(edges: set[int], end: int) -> tuple[int, ...]:
+        first, *others = sorted({*edges, end})
+        return first, *(each for edge in others for each in (1, edge))
+
+    def some(position: StreamPosition) -> st.SearchStrategy[tuple[int, ...]]:
+        below = st.sets(st.integers(1, position.next - 1), min_size=1, max_size=5)
+        return below.map(lambda edges: cuts(edges, position.next))
+
+    given_cuts = {name: some(position) for name, position in streams.items() if position.next > 1}
+    return st.fixed_dictionaries({}, optional=given_cuts).map(lambda chosen: Offset(streams, chosen))
+
+
+offsets = st.dictionaries(st.text(min_size=1), positions, min_size=1, max_size=5).flatmap(_cut)
 
 
 def one(**changes: Any) -> dict[str, Any]:
@@ -57,24 +78,29 @@ def one(**changes: Any) -> dict[str, Any]:
 def test_the_golden_text() -> None:
     assert json.dumps(GOLDEN_OFFSET.to_json()) == GOLDEN
     assert Offset.from_json(json.loads(GOLDEN)) == GOLDEN_OFFSET
+    assert json.dumps(CUT.to_json()) == GOLDEN_CUT
+    assert Offset.from_json(json.loads(GOLDEN_CUT)).cuts == CUT.cuts
 
 
 @settings(deadline=None)
 @given(offsets, st.randoms(use_true_random=False))
 def test_round_trip_in_whatever_order_the_keys_are(offset: Offset, random: Any) -> None:
     text = json.dumps(offset.to_json())
-    assert Offset.from_json(json.loads(text)) == offset
-    assert pickle.loads(pickle.dumps(offset)) == offset
-    assert copy.deepcopy(offset) == offset
     names = list(offset.streams)
     random.shuffle(names)
-    other = Offset({name: offset.streams[name] for name in names})
-    assert other == offset
-    assert hash(other) == hash(offset)
-    assert json.dumps(other.to_json()) == text
-    streams = offset.to_json()["streams"]
-    backwards = {"streams": {name: dict(reversed(streams[name].items())) for name in names}, "version": 1}
-    assert json.dumps(Offset.from_json(backwards).to_json()) == text
+    shuffled = Offset(
+        {name: offset.streams[name] for name in names},
+        {name: offset.cuts[name] for name in names if name in offset.cuts},
+    )
+    copies = pickle.loads(pickle.dumps(offset)), copy.deepcopy(offset), shuffled, Offset.from_json(json.loads(text))
+    for other in copies:
+        assert other == offset
+        assert other.cuts == offset.cuts
+        assert hash(other) == hash(offset)
+        assert json.dumps(other.to_json()) == text
+    content = offset.to_json()
+    content["streams"] = {name: dict(reversed(content["streams"][name].items())) for name in names}
+    assert json.dumps(Offset.from_json(dict(reversed(content.items()))).to_json()) == text
 
 
 def test_is_frozen() -> None:
@@ -94,11 +120,21 @@ def test_every_field_counts_for_equality() -> None:
     assert all(Offset({"ORDERS": position}) != Offset({"ORDERS": other}) for other in others)
 
 
+def test_cuts_do_not_count_for_equality() -> None:
+    """Where a query is does not depend on the tasks that brought it there."""
+    assert CUT == GOLDEN_OFFSET
+    assert hash(CUT) == hash(GOLDEN_OFFSET)
+
+
+def cut(cuts: Any, name: str = "ORDERS") -> dict[str, Any]:
+    return {**one(next=100), "version": 2, "cuts": {name: cuts}}
+
+
 BAD = [
     pytest.param([], "must be a JSON object, not []", id="list"),
     pytest.param("x" * 100, "must be a JSON object, not 'xxx", id="long text"),
     pytest.param({"streams": {}}, "has no field 'version'", id="only streams"),
-    pytest.param({"version": 2, "streams": {}, "more": 1}, "newer release of spark-jetstream (format 2", id="newer"),
+    pytest.param({"version": 3, "streams": {}, "more": 1}, "newer release of spark-jetstream (format 3", id="newer"),
     pytest.param({"version": True, "streams": {}}, "'version' of an offset must be an integer", id="version bool"),
     pytest.param({"version": 0, "streams": {}}, "at least 1, not 0", id="version 0"),
     pytest.param({"version": 1}, "lacks the field 'streams'", id="no streams"),
@@ -119,6 +155,34 @@ BAD = [
     pytest.param(one(last_timestamp=False), "'last_timestamp' of an offset must be", id="timestamp bool"),
     pytest.param(one(last_timestamp=-1), "from 0 to 2**63-1, not -1", id="timestamp negative"),
     pytest.param(one(last_timestamp=2**63), "from 0 to 2**63-1", id="timestamp too large"),
+    pytest.param({**cut([1, 1, 100]), "version": 1}, "the offset has the unknown field 'cuts'", id="older with cuts"),
+    pytest.param({**one(), "version": 2}, "the offset lacks the field 'cuts'", id="no cuts"),
+    pytest.param({**cut([1, 1, 100]), "x": 1}, "the offset has the unknown field 'x'", id="unknown field beside cuts"),
+    pytest.param({**cut([1, 1, 100]), "cuts": {}}, "'cuts' of an offset must be a JSON object of at", id="empty cuts"),
+    pytest.param(
+        cut([1, 1, 100], "RETURNS"), "names 'RETURNS', which is none of its streams", id="other stream's cuts"
+    ),
+    *(
+        pytest.param(cut(cuts), "stream ORDERS: 'cuts' of an offset must be rising sequences up to 100", id=name)
+        for name, cuts in {
+            "cuts number": 5,
+            "cuts none": [],
+            "cuts one": [100],
+            "cuts even": [1, 100],
+            "cuts end": [1, 1, 99],
+            "cuts fall": [1, 1, 60, 1, 50, 1, 100],
+            "cuts 0": [0, 1, 100],
+            "cuts no task": [1, 0, 100],
+            "cuts float": [1, 1.0, 100],
+            "cuts bool": [True, 1, 100],
+            "cuts too many tasks": [90, 11, 100],
+        }.items()
+    ),
+    pytest.param(
+        {**one(next=2**62), "version": 2, "cuts": {"ORDERS": [1, 10**6 + 1, 2**62]}},
+        "'cuts' of",
+        id="tasks without end",
+    ),
 ]
 
 
@@ -141,10 +205,10 @@ def test_refuses_in_one_sentence(content: Any, said: str) -> None:
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     ),
-    st.sampled_from(["version", "streams", "ORDERS", "next", "created", "last_timestamp"]),
+    st.sampled_from(["version", "streams", "cuts", "ORDERS", "next", "created", "last_timestamp"]),
 )
 def test_any_json_gives_an_offset_or_an_offset_error(value: Any, where: str) -> None:
-    content = one()
+    content = {**one(), "version": 2, "cuts": {"ORDERS": [1, 2, 5]}}
     if where in content:
         content[where] = value
     elif where == "ORDERS":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fnmatch
 import logging
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
 
@@ -15,13 +17,13 @@ from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
-from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.source import durable
-from spark_jetstream.source import planner as planning
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source import durable, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.source.ranges import Survey
+from spark_jetstream.source.stream_plan import StreamPlan
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import full
 from tests.support.fake_jetstream import CREATED, FakeJetStream
@@ -36,6 +38,9 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 
 FILTERS: list[dict[str, Any]] = [{}, {"subjects": "S.rare"}, {"subjects": "S.rare,S.often.1"}]
+
+
+SPLITS: list[dict[str, Any]] = [{}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3}]
 
 
 def sparse(url: str, **config: Any) -> None:
@@ -110,26 +115,30 @@ def test_a_batch_read(server: NatsServer, given: dict[str, Any]) -> None:
         assert len(parts) >= min(minimum, len(wanted))
 
 
-def test_several_streams_share_the_tasks_whichever_is_counted_first(server: NatsServer) -> None:
+def test_several_streams_share_the_tasks_whichever_is_counted_first(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, messages in (("A", 240), ("B", 201), ("C", 5)):
         create(server.url, name)
         fill(server.url, name, messages)
     api(server.url, "STREAM.MSG.DELETE.B", {"seq": 100})
-    planner = driver(server.url, "B,C,A", minPartitions=6)
-    [(start, end)] = run(planner)
+    planner = driver(server.url, "B,C,A", minPartitions=6, startingOffsets="earliest")
+    start = planner.initial()
+    end = planner.latest(start, limited=True)
     parts = planner.ranges(start, end)
     assert [part.stream for part in parts] == list("AAABBC")
-    again = driver(server.url, "C,B,A", minPartitions=6)
-    survey, counted = again._survey, {name: threading.Event() for name in "ABC"}
+    survey, counted = StreamPlan.survey, {name: threading.Event() for name in "ABC"}
 
-    def last_first(whole: SequenceRange, state: StreamSummary) -> Survey:
+    def last_first(plan: StreamPlan, whole: SequenceRange) -> Survey:
         following = {"A": "B", "B": "C"}.get(whole.stream)
         assert following is None or counted[following].wait(60)
-        found = survey(whole, state)
+        found = survey(plan, whole)
         counted[whole.stream].set()
         return found
 
-    again._survey = last_first  # type: ignore[method-assign]
+    monkeypatch.setattr(StreamPlan, "survey", last_first)
+    again = driver(server.url, "C,B,A", minPartitions=6)
+    assert again.latest(start, limited=True).cuts == end.cuts
     assert again.ranges(start, end) == parts
 
 
@@ -141,7 +150,7 @@ def test_messages_that_a_replica_did_not_know_yet(server: NatsServer, monkeypatc
     create(server.url, "S")
     fill(server.url, "S", 10)
     planner = driver(server.url, subjects="S.a")
-    view = planner._probes["S"]
+    view = planner._plans["S"].probe
     known = iter([view.peek(5)])
     current = view.last
     monkeypatch.setattr(view, "last", lambda: next(known, None) or current())
@@ -215,7 +224,7 @@ def test_a_long_interest_stream(
         ) as raised:
             driver(server.url, "N", streaming=streaming).initial()
         assert raised.value.option == "readWith"
-    monkeypatch.setattr(planning, "PURGING_SERVERS", (99, 0, 0))
+    monkeypatch.setattr(stream_plan, "PURGING_SERVERS", (99, 0, 0))
     assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
 
 
@@ -311,14 +320,88 @@ def test_another_driver_plans_the_same_messages(server: NatsServer, given: dict[
     expected = [read(server.url, planner.ranges(*batch)) for batch in batches]
     # Meanwhile the stream has grown and was filled with other things; and the new driver has other limits.
     fill(server.url, "S", 500, lambda i: ("rare", "often.1", "else")[i % 3])
-    splits: list[dict[str, Any]] = [{}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3}]
-    for split in splits:
+    for split in SPLITS:
         other = driver(server.url, **given, **split)
         for (start, end), messages in zip(batches, expected, strict=True):
-            parts = other.ranges(start, end)
+            # As older releases have left it.
+            parts = other.ranges(start, Offset(end.streams))
             assert read(server.url, parts) == messages
             assert (parts[0].first, parts[-1].end) == (start.streams["S"].next, end.streams["S"].next)
             assert all(one.end == following.first for one, following in pairwise(parts))
+
+
+def edges(parts: Iterable[SequenceRange]) -> list[tuple[str, int, int]]:
+    return [(part.stream, part.first, part.end) for part in parts]
+
+
+@pytest.mark.parametrize("read_with", ["consumer", "direct"])
+@pytest.mark.parametrize("given", [{}, FILTERS[1]], ids=["gaps", "filter"])
+def test_a_batch_that_runs_again_has_the_same_tasks(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], read_with: str
+) -> None:
+    """Message ids name the task: messages published while it is planned again, and other options, move no cut."""
+    sparse(server.url, allow_direct=True)
+    for sequence in range(100, 900, 33):
+        api(server.url, "STREAM.MSG.DELETE.S", {"seq": sequence})
+    given = {**given, "readWith": read_with}
+    planner = driver(server.url, minPartitions=4, **given)
+    [(start, end)] = run(planner, batches=1)
+    assert driver(server.url, **given).ranges(start, end) == planner.ranges(start, end)
+    kind = DirectProbe if read_with == "direct" else StreamProbe
+    pending, asked = kind.pending, 0
+
+    def published_meanwhile(probe: Any, first: int) -> int:
+        nonlocal asked
+        asked += 1
+        fill(server.url, "S", 40, lambda _: "rare")
+        return pending(probe, first)
+
+    monkeypatch.setattr(kind, "pending", published_meanwhile)
+    parts = planner.ranges(start, end)
+    assert asked == 0, "what was counted for the cuts is counted again for the tasks"
+    assert len(parts) >= 4
+    messages = [read(server.url, [part]) for part in parts]
+    for split in SPLITS:
+        again = driver(server.url, **given, **split).ranges(start, end)
+        assert edges(again) == edges(parts)
+        assert [read(server.url, [part]) for part in again] == messages
+    assert asked
+
+
+def test_tasks_keep_their_numbers_when_messages_go(server: NatsServer) -> None:
+    for name in "ST":
+        create(server.url, name)
+        fill(server.url, name, 60)
+    given: dict[str, Any] = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+    planner = driver(server.url, "S,T", minPartitions=6, **given)
+    start = planner.initial()
+    end = planner.latest(start, limited=True)
+    parts = planner.ranges(start, end)
+    api(server.url, "STREAM.PURGE.S", {"seq": 31})
+    left = [replace(part, first=min(max(part.first, 31), part.end)) for part in parts[:3]] + parts[3:]
+    for again in (planner, driver(server.url, "S,T", **given)):
+        assert edges(again.ranges(start, end)) == edges(left)
+    # The first batch begins where the stream does by then.
+    assert edges(driver(server.url, "S,T", **given).ranges(planner.initial(), end)) == edges(left)
+    api(server.url, "STREAM.PURGE.S")
+    assert edges(planner.ranges(planner.initial(), end)) == [("S", part.end, part.end) for part in parts[:3]] + edges(
+        parts[3:]
+    )
+
+
+def test_cuts_make_no_batch(server: NatsServer) -> None:
+    """Spark runs a batch when the text of the offset has changed; a new version of the format must not do that."""
+    for name in "ST":
+        create(server.url, name)
+        fill(server.url, name, 20)
+    planner = driver(server.url, "S,T", minPartitions=4)
+    [(_, end)] = run(planner)
+    assert end.cuts == dict.fromkeys("ST", (1, 2, 21))
+    for following in (planner, driver(server.url, "S,T")):
+        for at in (end, Offset(end.streams)):
+            assert following.latest(at, limited=True).to_json() == at.to_json()
+    fill(server.url, "T", 7)
+    assert planner.latest(end, limited=True).cuts == {"T": (21, 4, 28)}
 
 
 @pytest.mark.parametrize("given", [FILTERS[0], *full(*FILTERS[1:])], ids=str)
@@ -527,7 +610,9 @@ def test_a_query_goes_on_without_a_stream_that_is_deleted(
     assert left(server, planner, at)[1] == {"T": list(range(31, 36))}
 
 
-def test_a_stream_that_is_deleted_under_a_batch(server: NatsServer, elections: None) -> None:
+def test_a_stream_that_is_deleted_under_a_batch(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, elections: None
+) -> None:
     """Also while the batch is planned; and a run of `availableNow` ends."""
     for name in "ST":
         create(server.url, name)
@@ -535,20 +620,23 @@ def test_a_stream_that_is_deleted_under_a_batch(server: NatsServer, elections: N
     planner = both(server)
     [(start, end)] = run(planner)
     planned = planner.ranges(start, end)
-    look_up = planner._end
+    look_up = StreamPlan.end
 
-    def deleting(name: str, *asked: Any) -> StreamPosition:
-        if name == "T":
+    def deleting(plan: StreamPlan, position: StreamPosition) -> StreamPosition:
+        if plan.name == "T":
             api(server.url, "STREAM.DELETE.T")
-            planner._probes["T"].pending(1)
-        return look_up(name, *asked)
+            plan.probe.pending(1)
+        return look_up(plan, position)
 
     fill(server.url, "S", 10)
-    planner._end = deleting  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(StreamPlan, "end", deleting)
     following = planner.latest(end, limited=True)
     assert following.streams["T"] == end.streams["T"]
     assert read(server.url, planner.ranges(end, following)) == {"S": list(range(11, 21))}
-    assert both(server).ranges(start, end) == [part for part in planned if part.stream == "S"]
+    # The task of T, which finds nothing, keeps its number.
+    assert both(server).ranges(start, end) == [
+        part if part.stream == "S" else replace(part, first=part.end, count=None) for part in planned
+    ]
     again = both(server)
     again.prepare_available_now()
     assert left(server, again, end)[1] == {"S": list(range(11, 21))}

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.source.ranges import MAX_PIECES, SPLIT_PROBES, Survey, ranges_between, shares, split
+from spark_jetstream.source.ranges import (
+    MAX_PIECES,
+    SPLIT_PROBES,
+    Split,
+    Survey,
+    count_again,
+    cut_at,
+    ranges_between,
+    shares,
+    split,
+)
 from spark_jetstream.source.search import Probe
 from tests.support.planning import FakeStream, MovingStream, matches, runs, scattered
 
@@ -31,7 +41,7 @@ def cut(
     """The tasks of a batch of one stream."""
     survey = Survey(whole, probe)
     tasks, most = shares({"ORDERS": survey.count}, max_messages=max_messages, min_partitions=min_partitions)
-    return split(survey, max_messages=most, tasks=tasks["ORDERS"])
+    return cut_at(survey.whole, split(survey, max_messages=most, tasks=tasks["ORDERS"]))
 
 
 def check_cover(whole: SequenceRange, pieces: list[SequenceRange]) -> None:
@@ -130,8 +140,6 @@ def test_a_dense_range_is_cut_by_arithmetic(first: int, size: int, max_messages:
 
 
 def test_a_range_counted_as_empty_is_read_all_the_same() -> None:
-    for probe in (None, FakeStream([1, 9])):
-        assert cut(a_range(5, 5), max_messages=10, min_partitions=4, probe=probe) == []
     assert cut(a_range(5, 100), max_messages=10, min_partitions=4, probe=FakeStream([])) == [a_range(5, 100, 0)]
 
 
@@ -235,6 +243,62 @@ def test_a_stream_that_moves_is_covered_and_not_promised_more_than_it_has(
     if not removes:
         assert all((piece.count or 0) <= stream.count(piece.first, piece.end) for piece in pieces)
         assert all(piece.count != 0 for piece in pieces) or len(pieces) == 1
+
+
+# Cuts that were decided before
+
+
+@settings(deadline=None)
+@given(matches, st.integers(1, 70), st.integers(1, 20), st.data())
+def test_the_same_cuts_whatever_the_stream_holds_by_now(
+    matching: set[int], max_messages: int, least: int, data: st.DataObject
+) -> None:
+    stream = FakeStream(matching)
+    whole = a_range(1, stream.end)
+    if whole.width == 0:
+        return
+    survey = Survey(whole, stream)
+    before = split(survey, max_messages=max_messages, tasks=least)
+    pieces = cut_at(survey.whole, before)
+    assert len(before.cuts) <= 2 * SPLIT_PROBES
+    # Some of its messages go, others follow, and the range begins somewhere else.
+    left = {sequence for sequence in matching if data.draw(st.booleans()) or sequence > stream.end // 2}
+    moving = MovingStream({*left, *range(stream.end, stream.end + 20)}, data.draw(st.integers(0, 10**6)))
+    rest = a_range(data.draw(st.integers(1, whole.end)), whole.end)
+    later = Survey(rest, moving) if rest.width else None
+    moving.calls = 0
+    again = count_again(later, before.cuts) if later else Split(before.cuts, [None] * len(before.counts))
+    assert again.cuts == before.cuts
+    assert moving.calls <= SPLIT_PROBES
+    clipped = cut_at(rest, again)
+    assert [(piece.first, piece.end) for piece in clipped] == [
+        (min(max(piece.first, rest.first), piece.end), piece.end) for piece in pieces
+    ]
+    held = FakeStream(left)
+    assert all((piece.count or 0) <= held.count(piece.first, piece.end) for piece in clipped)
+
+
+def test_the_arithmetic_of_cuts_is_part_of_the_format() -> None:
+    """The first piece reads what is before the first cut too, and a piece before the range is empty."""
+
+    def edges(first: int) -> list[tuple[int, int]]:
+        split = Split((10, 3, 21, 1, 40, 2, 43), [11, 7, None])
+        return [(piece.first, piece.end) for piece in cut_at(a_range(first, 43), split)]
+
+    assert edges(10) == [(10, 13), (13, 17), (17, 21), (21, 40), (40, 41), (41, 43)]
+    assert edges(1) == [(1, 13), (13, 17), (17, 21), (21, 40), (40, 41), (41, 43)]
+    assert edges(18) == [(13, 13), (17, 17), (18, 21), (21, 40), (40, 41), (41, 43)]
+    assert edges(43) == [(13, 13), (17, 17), (21, 21), (40, 40), (41, 41), (43, 43)]
+    assert [piece.count for piece in cut_at(a_range(10, 43), Split((10, 3, 21, 1, 40, 2, 43), [10, 7, None]))] == [
+        *(2, 3, 3, 7),
+        *(None, None),
+    ]
+
+
+def test_a_range_that_went_keeps_the_numbers_of_its_tasks() -> None:
+    start = Offset({name: StreamPosition(9, CREATED) for name in "ABC"})
+    end = Offset(dict(start.streams), {"A": (1, 2, 9), "B": (1, 2, 9)})
+    assert [(each.stream, each.first, each.end) for each in ranges_between(start, end)] == [("A", 9, 9), ("B", 9, 9)]
 
 
 # Streams of absurd sizes

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import pytest
 
 from spark_jetstream.buckets.kv import bucket_batch
+from spark_jetstream.buckets.stream import find_bucket
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.source.planner import find_bucket
 from spark_jetstream.streams import latest
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings

@@ -1,0 +1,56 @@
+"""The stream of a bucket, and what a read asks it for. The layouts are those of ADR-8 and ADR-20."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spark_jetstream.client.requests import Requests
+from spark_jetstream.errors import OptionError, StreamNotFound
+from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.stream import StreamSummary, stream_summary
+from spark_jetstream.streams.lookup import nearest_stream
+
+
+def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSummary, tuple[str, ...]]:
+    """Return the state of the stream of the options' bucket, and the subject filters of the read (empty: all).
+
+    Sends one STREAM.INFO. Raises `OptionError` if there is no such bucket.
+    """
+    key_value = options.bucket is not None
+    option, kind = ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
+    stream = options.read_streams[0]
+    name = options.named(stream)
+    context = f"read {kind} {name} (option {option})"
+    try:
+        body = requests.ask(jsapi.STREAM_INFO, stream, context=context)
+    except StreamNotFound:
+        hint = nearest_stream(requests.connect, [stream], stream.removesuffix(name))
+        text = f"there is no {kind} {name} (option {option}): no stream {stream}{hint}"
+        raise OptionError(text, option=option) from None
+    state = stream_summary(body, context)
+    subjects = _subjects(body.get("config", {}), state, name, options.keys if key_value else None)
+    if subjects is None:
+        raise OptionError(f"stream {stream} is no {kind} (option {option}): read it with option stream", option=option)
+    return state, subjects
+
+
+def _subjects(
+    config: dict[str, Any], state: StreamSummary, name: str, keys: Sequence[str] | None
+) -> tuple[str, ...] | None:
+    """Return the filters of a bucket, None if the stream is none. ``keys``: of a Key-Value bucket, empty for all."""
+    begin = "$O" if keys is None else "$KV"
+    mirrored = config.get("mirror") or {}
+    if mirrored:
+        is_bucket = str(mirrored.get("name", "")).startswith("OBJ_" if keys is None else "KV_")
+    else:
+        # A bucket that is filled from others may have no subjects of its own.
+        own = all(subject.startswith(f"{begin}.{name}.") for subject in state.subjects)
+        is_bucket = own and bool(state.subjects or config.get("sources"))
+        is_bucket = is_bucket and (keys is None or state.max_msgs_per_subject > 0)
+    if not is_bucket:
+        return None
+    # Messages from another bucket keep the subjects they have there, and that bucket may have them from a third one.
+    prefix = f"{begin}.{'*' if mirrored or config.get('sources') else name}"
+    return (f"{prefix}.M.>",) if keys is None else tuple(f"{prefix}.{key}" for key in keys)
