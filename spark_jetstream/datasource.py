@@ -87,8 +87,11 @@ class JetStreamDataSource(DataSource):
 # The models of the admin module take a fifth of a second to import, which queries without ensureStream need not spend.
 
 
-def _ensure_streams(options: SourceOptions | SinkOptions) -> None:
-    """Do what the option ensureStream asks for. Runs on the driver, before any request about a stream."""
+def _ensure_streams(options: SourceOptions | SinkOptions, resumed: bool = False) -> None:
+    """Do what the option ensureStream asks for. Runs on the driver, before any request about a stream.
+
+    `resumed` is that of `source.reader.Prepare`.
+    """
     if options.ensure_stream is not None:
         from spark_jetstream.admin.ensure import ensure_streams  # noqa: PLC0415
 
@@ -96,7 +99,7 @@ def _ensure_streams(options: SourceOptions | SinkOptions) -> None:
             return connect(options.connection, patience=seconds, find_file=find_file)
 
         # A writer is built twice in every micro-batch of a query, a reader once.
-        again = options.streaming and isinstance(options, SinkOptions)
+        again = resumed or (options.streaming and isinstance(options, SinkOptions))
         ensure_streams(_ensure(options), connected, find_file, remembered=again)
 
 

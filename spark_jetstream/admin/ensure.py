@@ -59,7 +59,7 @@ def ensure_streams(
         return
     wanted = described(ensure, find_file)
     # At the start of a query, a server that does not answer is most likely the wrong one. A later micro-batch, in a new
-    # process, may meet an outage.
+    # process, may meet an outage, and so may a query with a checkpoint.
     options = ensure.connection
     timeout = options.retry_timeout if remembered else options.connect_timeout
     try:

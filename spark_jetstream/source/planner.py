@@ -185,7 +185,11 @@ class Planner:
         return end
 
     def _resume(self, offset: Offset) -> None:
-        """Refuse the offset of another query, and log which streams the query no longer reads."""
+        """Refuse the offset of another query, and log which streams the query no longer reads.
+
+        A query that has an offset has reached its server before: one that does not answer now has an outage.
+        """
+        self._requests.first = None
         gone = [name for name in offset.streams if name not in self._plans]
         if gone and len(gone) == len(offset.streams):
             kind = "stream" if self.options.streams else "bucket" if self.options.bucket else "objectBucket"

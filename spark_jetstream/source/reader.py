@@ -67,6 +67,9 @@ _PLANNED_ONCE = (
     "function of foreachBatch)"
 )
 
+Prepare = Callable[[SourceOptions, bool], None]
+"""Does what the options ask for before the first request about a stream. The flag: the query has a checkpoint."""
+
 READERS = {"auto": read_auto, "consumer": read_range, "direct": read_direct}
 """How a range is read -> the function that does it."""
 
@@ -74,9 +77,7 @@ READERS = {"auto": read_auto, "consumer": read_range, "direct": read_direct}
 class _Source:
     streaming: bool
 
-    def __init__(
-        self, options: Mapping[str, object], schema: StructType, prepare: Callable[[SourceOptions], None] | None = None
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], schema: StructType, prepare: Prepare | None = None) -> None:
         """Take what Spark gives; ``prepare`` is called on the driver, before the first request about a stream."""
         self._raw = hidden(options)
         self._fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
@@ -98,15 +99,18 @@ class _Source:
         """The columns to read, in the schema's order. Raises `SchemaError`."""
         return select_columns(self._fields, self.options.row_columns)
 
-    def open_planner(self) -> Planner:
-        """Return the planner. The first call connects, ensures the streams, and looks a bucket up."""
+    def open_planner(self, *, resumed: bool = False) -> Planner:
+        """Return the planner. The first call connects, ensures the streams, and looks a bucket up.
+
+        With `resumed` the query has a checkpoint: it has reached its server before, and waits for the end of an outage.
+        """
         if self._planner is None:
             _ = self.columns
             if self._prepare is not None:
-                self._prepare(self.options)
+                self._prepare(self.options, resumed)
             options = self.options
             if not options.streams:
-                _, subjects = find_bucket(self._requests(), options)
+                _, subjects = find_bucket(self._requests(resumed=resumed), options)
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
         return self._planner
@@ -120,9 +124,9 @@ class _Source:
             # Spark prints the trace of this process: that of the requests says no more.
             raise jsapi.reworded(error, f"{error}{hint}") from None
 
-    def _requests(self) -> Requests:
+    def _requests(self, *, resumed: bool = False) -> Requests:
         times = self.options.connection
-        return Requests(self._connect, times.retry_timeout, times.connect_timeout)
+        return Requests(self._connect, times.retry_timeout, None if resumed else times.connect_timeout)
 
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
@@ -243,13 +247,13 @@ class _StreamReader(_Source, DataSourceStreamReader):
         self._cursor = Offset.from_json(end)
         if start == end:
             return []
-        parts = self.open_planner().ranges(Offset.from_json(start), self._cursor)
+        parts = self.open_planner(resumed=True).ranges(Offset.from_json(start), self._cursor)
         # A task without messages keeps its number.
         return [InputPartition(part if part.width else None) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the durable consumers (option durable): everything before `end` is in the sink."""
-        self.open_planner().commit(Offset.from_json(end))
+        self.open_planner(resumed=True).commit(Offset.from_json(end))
 
     def stop(self) -> None:
         """Replace the error of an offset that Spark's process cannot parse: it calls this while the error passes."""
@@ -282,7 +286,7 @@ if ADMISSION_CONTROL:
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
             """Return the end of the next micro-batch; `limit` says whether the options per trigger apply."""
             limited = not isinstance(limit, ReadAllAvailable)
-            return self.open_planner().latest(Offset.from_json(start), limited=limited).to_json()
+            return self.open_planner(resumed=True).latest(Offset.from_json(start), limited=limited).to_json()
 
         def prepareForTriggerAvailableNow(self) -> None:
             """Fix the end of a query that reads what the streams hold now and stops."""

@@ -12,21 +12,25 @@ from itertools import chain, pairwise
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
+from spark_jetstream import datasource
 from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import ConnectionFailed, DataLossError, OptionError, StreamNotFound
+from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source import durable, stream_plan
+from spark_jetstream.source import durable, reader, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.probes import DirectProbe, StreamProbe
 from spark_jetstream.source.ranges import Survey
 from spark_jetstream.source.stream_plan import StreamPlan
 from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.calls import SEQUENCE, data_source
 from tests.support.client import full
-from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.planning import driver, planner_after, read, run
 from tests.support.progress import publishing
 from tests.support.proxy import WireProxy
@@ -384,9 +388,13 @@ def test_tasks_keep_their_numbers_when_messages_go(server: NatsServer) -> None:
     # The first batch begins where the stream does by then.
     assert edges(driver(server.url, "S,T", **given).ranges(planner.initial(), end)) == edges(left)
     api(server.url, "STREAM.PURGE.S")
-    assert edges(planner.ranges(planner.initial(), end)) == [("S", part.end, part.end) for part in parts[:3]] + edges(
-        parts[3:]
-    )
+    empty = [replace(part, first=part.end) for part in parts[:3]]
+    assert edges(planner.ranges(planner.initial(), end)) == edges(empty + parts[3:])
+    # Spark gets a partition of its own kind for each of them.
+    spark = data_source({"servers": server.url, "stream": "S,T", **given}).streamReader(SEQUENCE)
+    tasks = spark.partitions(start.to_json(), end.to_json())
+    assert [task.value is None for task in tasks] == [True] * 3 + [False] * 3
+    assert [sum(len(rows) for rows in spark.read(task)) for task in tasks] == [0, 0, 0, 20, 20, 20]
 
 
 def test_cuts_make_no_batch(server: NatsServer) -> None:
@@ -460,6 +468,58 @@ def test_a_server_that_does_not_come_back(server: NatsServer) -> None:
     server.stop()
     with pytest.raises(ConnectionFailed, match="127"):
         planner.latest(start, limited=True)
+
+
+def test_a_query_with_a_checkpoint_waits_for_a_stream_without_a_leader() -> None:
+    with FakeJetStream() as fake:
+        fake.store(10)
+        unheard = 0
+
+        def silent(answer: Honest) -> list[bytes]:
+            nonlocal unheard
+            unheard -= 1
+            return [] if unheard >= 0 else [answer.frames]
+
+        fake.lies["STREAM.INFO"] = silent
+        quick: dict[str, Any] = {"connectTimeout": "100ms", "requestTimeout": "100ms", "retryTimeout": "10m"}
+        planner = driver(fake.url, **quick)
+        planner._requests.connect(60.0)
+        # At first the server may be the wrong one: no second request.
+        unheard = 1000
+        with pytest.raises(JetStreamError):
+            planner.initial()
+        assert fake.count("STREAM.INFO") == 1
+        unheard = 5
+        end = planner.latest(Offset({"S": StreamPosition(1, CREATED)}), limited=True)
+        assert end.streams["S"].next == 11
+        assert fake.count("STREAM.INFO") >= 7
+
+
+@pytest.mark.parametrize("given", [{}, {"ensureStream": "{}"}, {"bucket": "S"}, {"objectBucket": "S"}], ids=str)
+def test_how_long_a_query_waits_for_its_first_connection(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    waited: list[float] = []
+
+    def away(_: object, *, patience: float, **__: object) -> None:
+        waited.append(patience)
+        raise JetStreamError("away")
+
+    for module in (reader, datasource):
+        monkeypatch.setattr(module, "connect", away)
+    at = [Offset({"S": StreamPosition(number, CREATED)}).to_json() for number in (1, 5)]
+    what = given if "bucket" in given or "objectBucket" in given else {"stream": "S", **given}
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("initialOffset", ()),
+        ("latestOffset", (at[0], ReadAllAvailable())),
+        ("partitions", tuple(at)),
+    ]
+    for name, arguments in calls:
+        columns = StructType().add(*("sequence", "long") if "stream" in what else ("bucket", "string"))
+        source = data_source({"connectTimeout": "7s", "retryTimeout": "77s", **what}).streamReader(columns)
+        with pytest.raises(JetStreamError, match="away"):
+            getattr(source, name)(*arguments)
+    assert waited == [7.0, 77.0, 77.0]
 
 
 def test_the_end_that_is_reported_is_what_the_query_can_read(server: NatsServer) -> None:
