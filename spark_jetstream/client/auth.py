@@ -13,9 +13,10 @@ import os
 import re
 import ssl
 import tempfile
+import time
 from collections import UserString
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.options.contexts import credentials_text
 from spark_jetstream.options.values import revealed, unseen
+from spark_jetstream.protocol.json_text import json_object
 
 _JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*([\w-]+\.[\w-]+\.[\w-]+)\s*-{3,}END NATS USER JWT-{3,}", re.ASCII)
 _SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED-{3,}")
@@ -31,11 +33,21 @@ _MARK = "\ufeff"  # some editors begin a file with it
 _MOST = 1 << 20  # bytes; credentials, seeds, keys and CA bundles are far smaller
 
 
-class InlineCredentials(UserString):
+class Credentials(UserString):
     """The content of a ``.creds`` file. nats-py takes any `UserString` for that, and a str for a path."""
 
     def __repr__(self) -> str:
-        return "InlineCredentials('**********')"
+        return "Credentials('**********')"
+
+    @property
+    def ended(self) -> str:
+        """When the JWT expired, as the end of a sentence; empty if it has not, or cannot be read."""
+        payload = self.data.split(".")[1]
+        with suppress(ValueError):
+            expires = json_object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))).get("exp")
+            if isinstance(expires, int) and 0 < expires <= time.time():
+                return time.strftime(": their JWT expired at %Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
+        return ""
 
 
 @unseen
@@ -51,19 +63,13 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
         arguments |= {"user": options.user, "password": options.password.get_secret_value()}
     if options.token is not None:
         arguments["token"] = options.token.get_secret_value()
+    # Never a path: nats-py's reader trips over carriage returns and unfinished lines, and loops at an empty file.
     credentials = files.given("credentialsFile", "credentialsSecret")
     if credentials is not None:
-        clean = _credentials(credentials.option, credentials.content)
-        # Given a path, nats-py reads the file again at each reconnect, and takes renewed credentials up. But
-        # its reader trips over carriage returns and unfinished lines, so it gets only the usual form.
-        usual = all(line in credentials.content.split("\n")[:-1] for line in clean.split("\n") if line)
-        path = credentials.path if usual else None
-        arguments["user_credentials"] = path or InlineCredentials(clean)
+        arguments["user_credentials"] = Credentials(_credentials(credentials.option, credentials.content))
     nkey = files.given("nkeySeedFile", "nkeySeedSecret")
     if nkey is not None:
-        seed = _seed(nkey.option, nkey.content)
-        from_file = nkey.path is not None and nkey.content.strip() == seed
-        arguments |= {"nkeys_seed": nkey.path} if from_file else {"nkeys_seed_str": seed}
+        arguments["nkeys_seed_str"] = _seed(nkey.option, nkey.content)
     context = _tls(files)
     if context is not None:
         arguments["tls"] = context

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import copy
+import functools
 import logging
 import threading
 import time
@@ -69,7 +70,7 @@ class Connection:
         self._waiting: dict[asyncio.Future[JetStreamError], str] = {}
         self._connected = asyncio.Event()
         self._refused: asyncio.Future[JetStreamError] = loop.create_future()
-        self._refusals: list[float] = []
+        self._refusals: list[tuple[float, JetStreamError]] = []  # in a row
         self._starting = True
         self._closed_ports = 0  # refused in a row
         self._tolerance = 0.0
@@ -301,6 +302,7 @@ class Connection:
         """
         self._starting = starting
         self._tolerance = _REFUSED_FOR if patience > self.options.connect_timeout else 0.0
+        self._client.read_login = functools.partial(connect_arguments, self.options, resolve=find_file)
         attempt = asyncio.ensure_future(
             self._client.connect(
                 servers=list(self.options.servers),
@@ -313,7 +315,7 @@ class Connection:
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,
                 closed_cb=self._on_disconnected,
-                **connect_arguments(self.options, resolve=find_file),
+                **self._client.read_login(),
             )
         )
         try:
@@ -338,7 +340,7 @@ class Connection:
             with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE):
                 await attempt
             await self._give_up()
-            self._transport.close()  # type: ignore[no-untyped-call]  # nats-py forgets that of a refused login
+            self._transport.close()  # nats-py forgets that of a refused login
             raise
 
     async def _give_up(self) -> None:
@@ -491,13 +493,17 @@ class Connection:
             )
 
     def _on_refused(self, refusal: JetStreamError) -> None:
-        """Count a refused login. It is final once each server has refused, for `_tolerance` seconds."""
+        """Count a refused login. It is final once each server has refused, for `_tolerance` seconds.
+
+        The first one counts: it may say that the server ended a login, and why.
+        """
         log.info("%s", refusal)
-        self._refusals.append(time.monotonic())
-        lasted = self._refusals[-1] - self._refusals[0]
+        self._refusals.append((time.monotonic(), refusal))
+        began, first = self._refusals[0]
+        lasted = time.monotonic() - began
         if self._refused.done() or len(self._refusals) < len(self._client.servers) or lasted < self._tolerance:
             return
-        self._refused.set_result(refusal)
+        self._refused.set_result(first)
         # Or nats-py would log in four times a second without end. The next `connect` opens a new connection.
         self._spawn(self._client.close())
 

@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import nats.aio.transport
 import nats.errors
 from nats.aio.client import Client, __version__
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport, WebSocketTransport
 
-from spark_jetstream.client.auth import mistrust
+from spark_jetstream.client.auth import Credentials, mistrust
 from spark_jetstream.client.pieces import PieceReader
 from spark_jetstream.errors import (
     AuthenticationFailed,
@@ -36,21 +36,16 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Event, Frames, Scanner, Status
 
-if TYPE_CHECKING:
-    from nats.aio.transport import TcpTransport, WebSocketTransport
-else:  # without a class its parts are missing, and `replace_parts` says so
-    TcpTransport = getattr(nats.aio.transport, "TcpTransport", object)
-    WebSocketTransport = getattr(nats.aio.transport, "WebSocketTransport", object)
-
 log = logging.getLogger(__name__)
 
 RELEASES = "nats-py>=2.15,<2.17"
 """The releases that have all of `PARTS`; pyproject.toml names the same."""
 PARTS = {
-    "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb",
+    "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb "
+    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect",
     "Subscription": "_id",
     "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
-    "WebSocketTransport": "_ws _client _using_tls",
+    "WebSocketTransport": "_ws _client _using_tls _close_task",
 }
 """What the connector needs of these classes. docs/architecture.md says for what ("What is private in nats-py")."""
 TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
@@ -61,16 +56,32 @@ _PACE = 0.008  # seconds: some thousand acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
-_REFUSED = re.compile(r"authorization violation|(user|account) authentication (expired|revoked)", re.IGNORECASE)
-_ALERT = re.compile(r"alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
+_REFUSED = re.compile(r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE)
+_ALERT = re.compile(r"\[SSL: \w*alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
+_NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
+"""What OpenSSL calls an answer in plain text; the second since 3.2."""
+_PLAIN = "the server does not begin with TLS, which option tlsHandshakeFirst or a wss:// URL asks for"
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
 class LastingClient(Client):
     """A client that connects again when the server ends its login, where nats-py closes the connection for good.
 
-    Another server of the cluster may still accept the credentials, and a file with credentials may have been renewed.
+    Another server of the cluster may still accept the credentials. Files with credentials, keys and certificates may
+    have been renewed: each login but the first reads them again, with `read_login`, which returns arguments of nats-py.
     """
+
+    read_login: Callable[[], dict[str, Any]] = dict
+
+    async def _connect_to_server(self, s: Any) -> None:
+        if self.is_reconnecting:
+            login = self.read_login()  # nats-py counts an error as a failed attempt
+            self._user_credentials, self._nkeys_seed_str = login.get("user_credentials"), login.get("nkeys_seed_str")
+            if self._user_credentials or self._nkeys_seed_str:
+                self._setup_nkeys_connect()
+            if "tls" in login:
+                self.options["tls"] = login["tls"]
+        await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:
         if not _REFUSED.search(err_msg):
@@ -176,19 +187,20 @@ class Greeting:
 
     def __init__(self, check: InfoCheck) -> None:
         self._check = check
-        self._greeted = False
+        self.greeted = False
 
-    def check(self, line: bytes) -> bytes:
-        """The next line, as nats-py may read it. Raises `NotNats` for another one."""
+    def check(self, line: bytes, *, plain: bool = False) -> bytes:
+        """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
         if not line:
-            raise NotNats("the server closed the connection")
-        if self._greeted and line.startswith(b"PONG"):
+            first = "; one that begins with TLS needs option tlsHandshakeFirst" if plain and not self.greeted else ""
+            raise NotNats(f"the server closed the connection{first}")
+        if self.greeted and line.startswith(b"PONG"):
             return line
-        if self._greeted and line.startswith(b"-ERR"):
+        if self.greeted and line.startswith(b"-ERR"):
             return _plain_error(line)
-        if self._greeted or not line.startswith(b"INFO"):
+        if self.greeted or not line.startswith(b"INFO"):
             raise NotNats(f"this is no NATS server: its answer begins with {line[:40]!r}")
-        self._greeted = True
+        self.greeted = True
         try:
             return self._check.check(line, first=True)
         except ProtocolError as error:
@@ -202,7 +214,7 @@ def _plain_error(line: bytes) -> bytes:
 
 
 class NotEncrypted(ConnectionRefusedError):
-    """The server does not offer TLS. An OSError, so that nats-py counts a failed attempt."""
+    """The server does not offer TLS, or not at once. An OSError, so that nats-py counts a failed attempt."""
 
 
 class _EncryptedProtocol(asyncio.StreamReaderProtocol):
@@ -248,12 +260,15 @@ class BulkTransport(TcpTransport):
     async def connect_tls(
         self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
     ) -> None:
-        """Begin TLS over the open connection."""
+        """Begin TLS over the open connection. Raises `NotEncrypted` if the server spoke first, where TLS should."""
+        plain: Any = self._io_writer
+        before: Any = self._io_reader
+        if before.held and not self._greeting.greeted:
+            raise NotEncrypted(_PLAIN)
         loop = asyncio.get_running_loop()
         reader = PieceReader(_READ_SIZE)
         protocol = _EncryptedProtocol(reader)
         hostname = uri if isinstance(uri, str) else uri.hostname
-        plain: Any = self._io_writer
         starting = loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
         transport: Any = await asyncio.wait_for(starting, connect_timeout)
         self._io_reader = reader
@@ -280,7 +295,7 @@ class BulkTransport(TcpTransport):
         """Return a line of the greeting."""
         reader: Any = self._io_reader
         try:
-            return self._greeting.check(await reader.readline())
+            return self._greeting.check(await reader.readline(), plain=not self._secured)
         except ValueError as error:  # for a line of more than `_READ_SIZE` bytes
             raise NotNats(f"this is no NATS server: it sent a line of more than {_READ_SIZE:,} bytes") from error
 
@@ -353,6 +368,15 @@ class CheckedWebSocket(WebSocketTransport):
         self._greeting = Greeting(self._check)
         self._rest = b""
 
+    def close(self) -> None:
+        """Close the WebSocket with its session, of which nats-py forgets that of a refused login."""
+
+        async def end(*opened: Any) -> None:
+            for each in filter(None, opened):
+                await each.close()
+
+        self._close_task = asyncio.ensure_future(end(self._ws, self._client))
+
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
         self._rest = self._rest or await super().readline()  # type: ignore[no-untyped-call]
@@ -388,9 +412,10 @@ def refusal(error: Exception, client: Client, options: ConnectionOptions) -> Jet
             f"the certificate of {options.display_servers} is not trusted (options tlsCaFile, tlsHostname): "
             f"{mistrust(error, options)}"
         )
-    if isinstance(error, NotEncrypted):
-        return UntrustedServer(f"cannot connect to {options.display_servers}: {error}")
-    alert = _ALERT.search(str(error)) if isinstance(error, ssl.SSLError) else None
+    plain = isinstance(error, ssl.SSLError) and error.reason in _NO_TLS
+    if isinstance(error, NotEncrypted) or plain:
+        return UntrustedServer(f"cannot connect to {options.display_servers}: {_PLAIN if plain else error}")
+    alert = _ALERT.search(str(error)) if isinstance(error, OSError) else None  # aiohttp has its own class
     if "tlsCertFile" not in options.given() and "tlsCertPem" not in options.given():
         asked = client._server_info.get("tls_verify")
         if alert or (asked and isinstance(error, (BrokenPipeError, ConnectionResetError))):
@@ -403,9 +428,13 @@ def refusal(error: Exception, client: Client, options: ConnectionOptions) -> Jet
             f"the NATS server at {options.display_servers} refused the client certificate (options tlsCertFile and "
             f"tlsKeyFile): {alert[1].replace('_', ' ').lower()}"
         )
-    if isinstance(error, nats.errors.AuthorizationError) or _REFUSED.search(str(error)):
+    refused = _REFUSED.search(str(error))
+    if isinstance(error, nats.errors.AuthorizationError) or refused:
+        given: Any = client._user_credentials
+        why = f": {refused[1].lower()}" if refused and refused[1] else ""
         return AuthenticationFailed(
             f"the NATS server at {options.display_servers} refused the credentials ({options.authentication_options})"
+            f"{(given.ended if isinstance(given, Credentials) else '') or why}"
         )
     return None
 

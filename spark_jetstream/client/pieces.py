@@ -16,7 +16,7 @@ class PieceReader(asyncio.StreamReader):
         super().__init__(most)
         self._most = most
         self._pieces: list[bytes] = []
-        self._held = 0
+        self.held = 0
         self._news = asyncio.Event()
         self._over = False
         self._failure: Exception | None = None
@@ -30,9 +30,9 @@ class PieceReader(asyncio.StreamReader):
     def feed_data(self, data: Any) -> None:
         """Take a piece of bytes. The protocol calls it."""
         self._pieces.append(bytes(data))
-        self._held += len(data)
+        self.held += len(data)
         self._news.set()
-        if self._held > self._most and self._source is not None:
+        if self.held > self._most and self._source is not None:
             self._source.pause_reading()
 
     def feed_eof(self) -> None:
@@ -87,7 +87,7 @@ class PieceReader(asyncio.StreamReader):
     def _take(self) -> bytes:
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
-        if self._held > self._most and self._source is not None:
+        if self.held > self._most and self._source is not None:
             self._source.resume_reading()
-        self._held = 0
+        self.held = 0
         return data

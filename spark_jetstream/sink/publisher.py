@@ -207,7 +207,9 @@ class Publisher:
                 self._inbox.resume(left)
                 break
             except ConnectionFailed as error:
-                if not error.retriable or not self._connection.usable:
+                if not error.retriable:
+                    raise
+                if not self._connection.usable:
                     raise OutageError(f"cannot go on writing: {error}; {self._stored_already()}") from None
                 cut = error
         self._prepare_again(self._portions)

@@ -15,9 +15,10 @@ import pytest
 import trustme
 from nats.aio.client import Client
 
-from spark_jetstream.client.auth import connect_arguments
+from spark_jetstream.client.auth import Credentials, connect_arguments
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options.contexts import credentials_text
 
 USER_SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
 ACCOUNT_SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_ACCOUNT).decode()
@@ -135,17 +136,16 @@ def test_credentials_in_any_layout_reach_nats(tmp_path: Path, content: str) -> N
     assert read_by_nats(arguments(credentialsFile=path)["user_credentials"]) == (JWT, USER_SEED)
 
 
-def test_usual_files_are_left_to_nats_so_that_renewed_ones_are_read(tmp_path: Path) -> None:
-    creds, seed = put(tmp_path / "me.creds", CREDS), put(tmp_path / "me.nk", f"{USER_SEED}\n")
-    assert arguments(credentialsFile=creds)["user_credentials"] == str(creds)
-    assert arguments(nkeySeedFile=seed)["nkeys_seed"] == str(seed)
+@pytest.mark.parametrize("payload", ["", "bm90IGpzb24", "eyJleHAiOiAiMSJ9", "eyJleHAiOiA5OTk5OTk5OTk5fQ", "-_"])
+def test_a_jwt_that_has_not_expired_or_cannot_be_read(payload: str) -> None:
+    assert Credentials(credentials_text(f"a.{payload}.c", USER_SEED)).ended == ""
 
 
 def test_seeds(tmp_path: Path) -> None:
     decorated = f"-----BEGIN USER NKEY SEED-----\n{USER_SEED}\n------END USER NKEY SEED------\n"
     assert arguments(nkeySeedSecret=f" {USER_SEED}\n")["nkeys_seed_str"] == USER_SEED
     assert arguments(nkeySeedSecret=decorated)["nkeys_seed_str"] == USER_SEED
-    for content in (decorated, f"\ufeff{USER_SEED}\n"):
+    for content in (USER_SEED, decorated, f"\ufeff{USER_SEED}\n"):
         assert arguments(nkeySeedFile=put(tmp_path / "seed", content))["nkeys_seed_str"] == USER_SEED
 
 
@@ -205,10 +205,9 @@ def test_files_sent_with_the_job_are_found_by_their_base_name(tmp_path: Path) ->
         asked.append(name)
         return str(tmp_path / name)
 
-    assert arguments(resolve, credentialsFile="/home/me/me.creds")["user_credentials"] == str(sent)
-    assert asked == ["me.creds"]
-    assert arguments(resolve, credentialsFile=sent)["user_credentials"] == str(sent)
-    assert asked == ["me.creds"]
+    for given in ("/home/me/me.creds", sent):
+        assert read_by_nats(arguments(resolve, credentialsFile=given)["user_credentials"]) == (JWT, USER_SEED)
+        assert asked == ["me.creds"]
 
 
 def test_an_authority_of_ones_own_is_the_only_one(tmp_path: Path, pems: dict[str, str]) -> None:

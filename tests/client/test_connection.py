@@ -35,15 +35,12 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
     StreamNotFound,
-    UntrustedServer,
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
-from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.client import forks, in_child, tls_config
-from tests.support.jobs import run_python
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, create, fill, options, part_of, pulls, sequences, wait_until
@@ -505,20 +502,6 @@ def test_a_server_without_the_tls_that_was_asked_for(server: NatsServer) -> None
         assert b"never-in-the-clear" not in proxy.client_bytes
 
 
-@pytest.mark.parametrize("scheme", ["tls", "wss"])
-def test_an_authority_that_is_not_trusted(scheme: str, tmp_path: Path) -> None:
-    lease, other = PortLease(), tmp_path / "other"
-    other.mkdir()
-    tls_config(other)
-    tls = tls_config(tmp_path)
-    web = f'websocket {{ host: "{LOOPBACK}", port: {lease.port}, {tls} }}'
-    with NatsServer(config=f"{tls}\n{web}") as server:
-        url = f"wss://{LOOPBACK}:{lease.port}" if scheme == "wss" else server.url.replace("nats:", "tls:")
-        with pytest.raises(UntrustedServer, match=r"is not trusted \(options tlsCaFile, tlsHostname\): unable to get"):
-            connect(options(url, tlsCaFile=str(other / "ca.pem")))
-    lease.release()
-
-
 @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
 def test_reading_over_websocket(loaded: NatsServer) -> None:
     check_rows(options(loaded.websocket_url), part_of(loaded.url, "S"))
@@ -564,19 +547,3 @@ def test_a_client_library_without_a_part(part: str, monkeypatch: pytest.MonkeyPa
     assert str(raised.value) == (
         f"nats-py {version('nats-py')} has no {part}, which spark-jetstream needs: pip install 'nats-py>=2.15,<2.17'"
     )
-
-
-WITHOUT_TRANSPORTS = """
-import nats.aio.transport as transport
-del transport.TcpTransport, transport.WebSocketTransport
-from spark_jetstream import errors, options
-from spark_jetstream.client.pool import connect
-try:
-    connect(options.ConnectionOptions(servers=("127.0.0.1:1",)))
-except errors.JetStreamError as error:
-    print(error)
-"""
-
-
-def test_a_client_library_without_these_transports() -> None:
-    assert "has no TcpTransport._io_reader, which" in run_python("-c", WITHOUT_TRANSPORTS)

@@ -37,9 +37,6 @@ ACCOUNTS = f"""
 accounts {{
   A {{ jetstream: enabled, users: [
     {{ user: ann, password: "{PASSWORD}" }}
-    {{ user: planner, password: "{PASSWORD}", permissions: {{
-        publish: ["$JS.API.STREAM.INFO.>"], subscribe: ["_INBOX.>"] }} }}
-    {{ user: blind, password: "{PASSWORD}", permissions: {{ publish: ["none"], subscribe: ["_INBOX.>"] }} }}
   ] }}
   B {{ jetstream: enabled, users: [{{ user: bob, password: "{PASSWORD}" }}] }}
   PLAIN {{ users: [{{ user: pat, password: "{PASSWORD}" }}] }}
@@ -71,7 +68,6 @@ def server() -> Iterator[Server]:
 Options = dict[str, Any]
 
 NOWHERE = {"connectTimeout": "500ms"}
-NOBODY = {"user": None, "password": None}
 NO_SERVER, SOON = "no NATS server could be reached at", r"within 0.5 s \(option servers\)"
 REFUSED = r"the NATS server at nats://127.0.0.1:\d+ refused the credentials"
 ORDERS, NOT_FOUND = r"cannot read stream ORDERS \(option stream\):", r"\(option stream\): stream not found .*"
@@ -79,8 +75,6 @@ BEGINS, ENDS = "startingOffsets begins stream", "endingOffsets ends stream"
 LAST, STARTS = "last message has sequence 20", "reading starts at sequence 11"
 FIRST = "the first message kept has sequence 11; set failOnDataLoss to false to begin there"
 FUTURE = r"startingTimestamp is in the future: the server's clock shows 2\d\d\d-.*Z"
-INFO = r"\$JS\.API\.STREAM\.INFO\.ORDERS"
-NO_CONSUMER = "cannot create a consumer on stream ORDERS: the account may not publish to .*"
 QUEUE = "stream QUEUE has work-queue retention"
 ALLOW = r"set allow_direct on the stream \(nats stream edit QUEUE --allow-direct\)"
 
@@ -110,9 +104,6 @@ SERVER: list[tuple[str, str, Options, str]] = [
     ("b", "OptionError", {"endingOffsets": '{"ORDERS": 22}'}, f"{ENDS} ORDERS before sequence 22, but its {LAST}"),
     ("b", "OptionError", {"endingOffsets": '{"ORDERS": 5}'}, f"{ENDS} ORDERS before sequence 5, but {STARTS}"),
     ("bs", "AuthenticationFailed", {"password": WRONG}, rf"{REFUSED} \(options user and password\)"),
-    ("b", "AuthenticationFailed", {**NOBODY}, rf"{REFUSED} \(no option for authentication is set\)"),
-    ("b", "PermissionDenied", {"user": "blind"}, rf"{ORDERS} the account may not publish to {INFO}"),
-    ("b", "PermissionDenied", {"user": "planner", "subjects": "orders.a"}, NO_CONSUMER),
     # An account without JetStream.
     ("b", "JetStreamNotEnabled|NoResponders", {"user": "pat"}, rf"{ORDERS} .*"),
     ("s", "OptionError", {"stream": "QUEUE"}, f"{QUEUE}: reading it needs the option durable, .*"),
@@ -225,38 +216,16 @@ def test_spark_shows_the_error_of_the_driver(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("in_url", [False, True], ids=["option", "url"])
-def test_secrets_show_nowhere(
-    spark: SparkSession, server: Server, tmp_path: Path, spark_log: SparkLog, in_url: bool
-) -> None:
-    url = server.url.replace("//", f"//ann:{PASSWORD}@") if in_url else server.url
-    login = {} if in_url else server.login
-    frame = streaming(spark, url, "ORDERS", maxMessagesPerTrigger=6, **login)
-    run = Run()
-    query = start(frame, tmp_path, run)
-    run.wait_for(10, query)
-    query.processAllAvailable()
-    plans = [str(query._jsq.explainInternal(True)), str(query._jsq)]
-    progress = [each.json for each in query.recentProgress]
-    query.stop()
-    assert any("ORDERS" in each for each in progress)
-    written = [each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()]
-    assert any(b"ORDERS" in each for each in written)
-    table = batch(spark, url, "ORDERS", **login)
-    assert table.count() == 10
-    for text in (*plans, *progress, plan_of(table), repr(table), repr(frame), spark_log.text):
-        assert PASSWORD not in text
-    assert not any(PASSWORD.encode() in each for each in written)
-    if not in_url:
-        assert PASSWORD not in plan_of(frame)
-        for name in {spec.name for spec in ConnectionOptions.specs if spec.secret} - {"password", "tlsKeySecret"}:
-            secrets = {name: PASSWORD, "tlsCertFile": "/cert.pem", "tlsKeySecret": PASSWORD}
-            plan = plan_of(streaming(spark, "nats://127.0.0.1:1", "ORDERS", **secrets))
-            assert "ORDERS" in plan
-            assert PASSWORD not in plan
-        return
+def test_plans_show_no_secret(spark: SparkSession, server: Server) -> None:
+    for name in {spec.name for spec in ConnectionOptions.specs if spec.secret} - {"password", "tlsKeySecret"}:
+        secrets = {name: PASSWORD, "tlsCertFile": "/cert.pem", "tlsKeySecret": PASSWORD}
+        plan = plan_of(streaming(spark, "nats://127.0.0.1:1", "ORDERS", **secrets))
+        assert "ORDERS" in plan
+        assert PASSWORD not in plan
+    url = server.url.replace("//", f"//ann:{PASSWORD}@")
+    assert PASSWORD not in plan_of(batch(spark, url, "ORDERS"))
     # Spark prints the options of a streaming frame that is not started yet, and hides those that a pattern names.
-    assert PASSWORD in plan_of(frame)
+    assert PASSWORD in plan_of(streaming(spark, url, "ORDERS"))
     pattern = spark.conf.get("spark.sql.redaction.options.regex")
     spark.conf.set("spark.sql.redaction.options.regex", f"{pattern}|(?i)servers")
     try:

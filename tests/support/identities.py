@@ -56,19 +56,27 @@ class Operator:
     """An operator with one account that has JetStream. `config` is for the server, `credentials` for a user."""
 
     def __init__(self) -> None:
-        operator, system = identity(nkeys.PREFIX_BYTE_OPERATOR), identity(nkeys.PREFIX_BYTE_ACCOUNT)
-        self._account = identity(nkeys.PREFIX_BYTE_ACCOUNT)
-        unlimited = {**_UNLIMITED, "consumer": -1, "wildcards": True}
-        # The system account keeps no streams.
-        unstored = {**unlimited, "mem_storage": 0, "disk_storage": 0, "streams": 0, "consumer": 0}
-        accounts = "\n".join(
-            f"{account.public}: {token(operator, account, name, type='account', limits=limits)}"
-            for account, name, limits in ((system, "SYS", unstored), (self._account, "ACCOUNT", unlimited))
+        system, operator = identity(nkeys.PREFIX_BYTE_ACCOUNT), identity(nkeys.PREFIX_BYTE_OPERATOR)
+        self._operator, self._account = operator, identity(nkeys.PREFIX_BYTE_ACCOUNT)
+        # The system account keeps no streams. A server that reloads its configuration wants this part unchanged.
+        unstored = {**_UNLIMITED, "mem_storage": 0, "disk_storage": 0, "streams": 0}
+        self._head = (
+            f"operator: {token(operator, operator, 'OPERATOR', type='operator')}\nsystem_account: {system.public}\n"
+            f"resolver: MEMORY\nresolver_preload {{\n{self._preload(system, 'SYS', unstored)}\n"
         )
-        self.config = (
-            f"operator: {token(operator, operator, 'OPERATOR', type='operator')}\n"
-            f"system_account: {system.public}\nresolver: MEMORY\nresolver_preload {{\n{accounts}\n}}\n"
-        )
+        self.revoked: set[Identity] = set()
+        """Users whose JWTs of before the next use of `config` are void."""
+
+    @property
+    def config(self) -> str:
+        """The server's configuration, with all that is `revoked`."""
+        revoked = {who.public: int(time.time()) for who in self.revoked}
+        return f"{self._head}{self._preload(self._account, 'ACCOUNT', _UNLIMITED, revocations=revoked)}\n}}\n"
+
+    def _preload(self, account: Identity, name: str, limits: dict[str, int], **claims: Any) -> str:
+        rest = {"consumer": 0 if not limits["streams"] else -1, "wildcards": True}
+        jwt = token(self._operator, account, name, type="account", limits={**limits, **rest}, **claims)
+        return f"{account.public}: {jwt}"
 
     def credentials(self, who: Identity, lifetime: float | None = None, **rights: Any) -> str:
         """The content of a `.creds` file for a user of the account; the JWT expires after `lifetime` seconds.

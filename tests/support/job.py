@@ -1,19 +1,21 @@
 """A Spark job of its own processes, which a test may kill, all or some: a query for each of several streams.
 
-    python job.py '{"folder": ..., "options": {"<query>": {...}}, "rows": 0, "trigger": {...}, "conf": {...}}'
+    python job.py FILE  # {"folder": ..., "options": {"<query>": {...}}, "rows": 0, "trigger": {...}, "conf": {...}}
 
 Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
 `folder/rows/<query>` by Spark's own transactional file sink; with options of a sink, which have the prefix ``sink.``,
-they go to JetStream. A query that fails is started again, and why it failed is
-a line of `folder/failures`. Once `folder/finish` exists, or queries with `availableNow` have ended, each query reads to
-the end without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the
-sequences of a batch read (not of a durable one, whose messages go), and the rows that each batch of the last run read.
+they go to JetStream. A query that fails is started again, and why it failed is a line of `folder/failures`. Once
+`folder/finish` exists, or queries with `availableNow` have ended, `folder/shown` gets what Spark shows of the queries,
+and each query reads to the end without limits. `folder/result.json` has for each query the rows of its sink by the
+sink's own log, the sequences of a batch read (not of a durable one, whose messages go), and the rows that each batch
+of the last run read.
 
 With `rows`, `options` are of the sink, for each query, and micro-batch b writes the numbers from b * rows on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -79,6 +81,11 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
             elif why is not None:
                 note(folder, name, why)
                 queries[name] = start(frames[name], folder, name, trigger, options[name])
+    with Path(folder, "shown").open("w") as shown, contextlib.redirect_stdout(shown):
+        for name, query in queries.items():
+            frames[name].explain(extended=True)
+            query.explain(extended=True)
+            shown.write(f"{frames[name]} {query.status} {[progress.json for progress in query.recentProgress]}\n")
     for name in running:
         queries[name].stop()
     result = {}
@@ -117,7 +124,7 @@ def write(spark: SparkSession, folder: str, options: Options, trigger: dict[str,
 def run(folder: str, options: Options, rows: int, trigger: dict[str, Any], conf: dict[str, str]) -> None:
     """Start Spark, and run the queries."""
     spark = SparkSession.builder.config(map={"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf}).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
     if rows:
         write(spark, folder, options, trigger, rows)
     else:
@@ -126,4 +133,4 @@ def run(folder: str, options: Options, rows: int, trigger: dict[str, Any], conf:
 
 
 if __name__ == "__main__":
-    run(**json.loads(sys.argv[1]))
+    run(**json.loads(Path(sys.argv[1]).read_text()))

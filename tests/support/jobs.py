@@ -62,9 +62,10 @@ class Job:
             "trigger": trigger or {"availableNow": True},
             "conf": {"spark.master": "local[2]", **BRISK, **(conf or {})},
         }
+        (folder / "work.json").write_text(json.dumps(work))  # not on the command line: options may be secret
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, Path(__file__).with_name("job.py"), json.dumps(work)],
+                [sys.executable, Path(__file__).with_name("job.py"), folder / "work.json"],
                 cwd=folder,
                 env=job_environment(PYTHONPATH=str(ROOT), **(environment or {})),
                 stdin=subprocess.DEVNULL,
