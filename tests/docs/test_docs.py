@@ -25,6 +25,7 @@ from spark_jetstream.schema import COLUMNS
 from spark_jetstream.source.ranges import shares
 from spark_jetstream.testing import NatsServer
 from tests.cli.test_server import serving
+from tests.client import logins
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
@@ -320,6 +321,11 @@ def test_the_addresses_of_the_project_are_those_of_pyproject() -> None:
 def test_the_reference_of_options_is_current() -> None:
     written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     assert written == options_markdown(), "run `python -m spark_jetstream.options > docs/options.md`"
+
+
+def test_the_page_about_logins_is_current() -> None:
+    written = (ROOT / "docs" / "logins.md").read_text(encoding="utf-8")
+    assert written == logins.page(), "run `python -m tests.client.logins > docs/logins.md`"
 
 
 def test_the_tree_of_the_architecture_page_has_every_module() -> None:
