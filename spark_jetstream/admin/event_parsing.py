@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from spark_jetstream.admin.models.base import hint
 from spark_jetstream.admin.models.events import EVENT_TYPES, Event, UnknownEvent
@@ -26,7 +22,6 @@ KINDS: Mapping[str, type[Event]] = {type.rpartition(".")[2]: model for type, mod
 _ADVISORIES, _METRICS = "ADVISORY", "METRIC"
 _OF_STREAMS = "ADVISORY.STREAM.*.{stream}"
 _OF_CONSUMERS = tuple(f"{what}.CONSUMER.*.{{stream}}.{{consumer}}" for what in (_ADVISORIES, _METRICS))
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event:
@@ -36,12 +31,12 @@ def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event
     is not an event; its ``timestamp`` is ``received``.
     """
     try:
-        body = _json_object(data)
+        body = json_object(data)
         kind = body.get("type")
         model = EVENT_TYPES.get(kind if isinstance(kind, str) else "", Event)
         event = model.from_server(body, f"read an event on {subject}")
     except (ValueError, ProtocolError) as error:
-        event = _unknown(subject, data, received, str(error))
+        event = _unknown(subject, data, received, f"it {error}" if isinstance(error, ValueError) else str(error))
     event._published_on = subject
     event._raw = data
     return event
@@ -50,26 +45,6 @@ def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event
 def stored_event(message: StoredMessage) -> Event:
     """Return the event of a message in a stream that captures events (subjects ``$JS.EVENT.ADVISORY.>``)."""
     return parse_event(message.subject, message.data, message.time)
-
-
-def _json_object(data: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raises `ValueError` for other data, and for what cannot be written as JSON again."""
-    try:
-        body = json_object(data, parse_constant=_finite, parse_float=_finite)
-        if _SURROGATE.search(data):
-            json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeError as error:
-        raise ValueError(f"it is not JSON: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"it {error}") from None
-    return body
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError("a number that JSON does not have")
-    return number
 
 
 def _unknown(subject: str, data: bytes, received: Timestamp, reason: str) -> UnknownEvent:

@@ -162,8 +162,6 @@ def _values(given: Any) -> Any:
     return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
 
 
-#: A constraint makes pydantic read a text as UTF-8, which has no halves of surrogate pairs; JSON can spell them.
-_Text = Annotated[str, Field(min_length=0)]
 #: What becomes one token of a subject: a wildcard would match the messages of other objects.
 _Token = Annotated[str, Field(pattern=r"^[^\s\x1c-\x1f.*>]*$")]
 _Number = Annotated[int, Field(ge=0, le=INT64_MAX)]
@@ -182,7 +180,7 @@ class _Fields(BaseModel):
 
 class _LinkFields(_Fields):
     bucket: _Token = ""
-    name: _Text = ""
+    name: str = ""
 
 
 class _OptionFields(_Fields):
@@ -192,14 +190,14 @@ class _OptionFields(_Fields):
 
 class _MetaFields(_Fields):
     bucket: _Token = ""
-    name: _Text = ""
+    name: str = ""
     nuid: _Token = ""
     size: _Number = 0
     chunks: _Number = 0
-    digest: _Text = ""
-    headers: dict[_Text, Annotated[tuple[_Text, ...], BeforeValidator(_values)]] = {}
-    description: _Text | None = None
-    metadata: dict[_Text, _Text] = {}
+    digest: str = ""
+    headers: dict[str, Annotated[tuple[str, ...], BeforeValidator(_values)]] = {}
+    description: str | None = None
+    metadata: dict[str, str] = {}
     options: _OptionFields = _OptionFields()
     deleted: bool = False
     mtime: Any = None

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any
 
 MAX_DEPTH = 100
 """How deep JSON may be nested. Servers write some ten levels; Python's limit depends on its release and the caller."""
 
 
-def json_object(data: bytes | str, **how: Any) -> dict[str, Any]:
-    """Return a JSON object; ``how`` is passed to `json.loads`.
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError("a number that JSON does not have")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+
+
+def json_object(data: bytes | str) -> dict[str, Any]:
+    """Return a JSON object. Its numbers are finite, and its texts can be encoded.
 
     Raises `ValueError` for anything else, and nothing but that; its text goes on after the name of what was read.
     """
     try:
-        body = json.loads(data, **how)
-        deep = _is_deep(data, body)
+        text = data if isinstance(data, str) else data.decode()
+        body = _DECODER.decode(text)
+        deep = _is_deep(text, body)
+        if not deep and _SURROGATE.search(text):
+            json.dumps(body, ensure_ascii=False).encode()
     except RecursionError:
         body, deep = None, True
     except ValueError:
@@ -28,9 +44,8 @@ def json_object(data: bytes | str, **how: Any) -> dict[str, Any]:
     return body
 
 
-def _is_deep(data: bytes | str, body: Any) -> bool:
-    brackets = data.count("{") + data.count("[") if isinstance(data, str) else data.count(b"{") + data.count(b"[")
-    if brackets <= MAX_DEPTH:
+def _is_deep(text: str, body: Any) -> bool:
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
         return False
     level, depth = [body], 0
     while depth <= MAX_DEPTH and (level := [part for part in level if isinstance(part, (dict, list))]):

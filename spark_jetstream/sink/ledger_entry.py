@@ -18,6 +18,7 @@ from spark_jetstream.streams.lookup import last_message
 BUCKET = LEDGER_BUCKET
 STREAM = stream_name(BUCKET)
 _VERSION = 1
+_LONGEST_LEASE = 86_400.0  # seconds
 
 
 @dataclass
@@ -49,7 +50,10 @@ class TaskEntry:
                 name: {"created": str(at["created"]), "next": int(at["next"])} for name, at in entry.streams.items()
             }
             entry.batch, entry.lease = int(entry.batch), float(entry.lease)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            numbers = 0 < entry.lease <= _LONGEST_LEASE and all(at["next"] > 0 for at in entry.streams.values())
+            if not (numbers and isinstance(entry.report, (dict, type(None)))):
+                raise ValueError("a number that makes no sense, or a report that is none")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             raise DeliveryError(f"ledger entry {key} of bucket {BUCKET} cannot be read: {data[:200]!r}") from None
         return entry
 

@@ -160,6 +160,12 @@ class TestEntry:
             (b'{"version": 1, "batch": 1}', "cannot be read"),
             (b'{"version": 1, "batch": "x", "attempt": "a", "lease": 1}', "cannot be read"),
             (b'{"version": 1, "batch": 1, "attempt": "a", "lease": 1, "streams": {"S": 3}}', "cannot be read"),
+            # An attempt that waits for the end of such a lease never asks whether it still owns the task.
+            (b'{"version": 1, "batch": 1, "attempt": "a", "lease": NaN}', "cannot be read"),
+            (b'{"version": 1, "batch": 1, "attempt": "a", "lease": "nan"}', "cannot be read"),
+            (b'{"version": 1, "batch": 1, "attempt": "a", "lease": 1e300}', "cannot be read"),
+            (b'{"version": 1, "batch": Infinity, "attempt": "a", "lease": 1}', "cannot be read"),
+            (b'{"version": 1, "batch": 1, "attempt": "a", "lease": 1, "report": [1]}', "cannot be read"),
             (b'{"version": 2, "batch": 1, "more": 0}', "was written by a newer release of spark-jetstream"),
             (b'{"version": 1, "batch": 5, "attempt": "a", "lease": 1}', "batch 5 was begun already: is the query runn"),
         ],
