@@ -244,7 +244,9 @@ def field(body: Mapping[str, Any], path: str, kind: type[T], context: str, defau
     value: Any = body
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+    # A number that no type of the server holds is no number; nor is a truth value one.
+    odd = kind is int and isinstance(value, int) and (isinstance(value, bool) or value.bit_length() > 64)
+    if isinstance(value, kind) and not odd:
         return value
     if default is None:
         raise ProtocolError(f"cannot {context}: the server's reply has no usable field {path}")

@@ -47,7 +47,7 @@ _SHORTEST_LINE = len(b"MSG a 1 0\r\n")
 _BULK_BELOW = 2048  # mean frame size, bytes, from which walking the frames is cheaper than looking at every byte
 _PLAIN = re.compile(rb"MSG ([^ ]+) ([0-9]{1,18}) [0-9]+\r")
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})(?: ([^\r\n]*))?\r\n((?:[^\r\n]+\r\n)*)\r\n")
-_CONTROL = (b"PING", b"PONG", b"+OK", b"-ERR", b"INFO")
+_CONTROL = re.compile(rb"(?:PING|PONG|\+OK)[ \t]*\r?\n|-ERR|INFO")
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _FrameRun], in
             feed.append(line_feed)
             sizes.append(size)
         else:
-            if not data.startswith(_CONTROL, at):
+            if _CONTROL.match(data, at) is None:
                 raise ProtocolError(f"the server sent a line of no known kind: {data[at : at + 40]!r}")
             if line_feed - at > MAX_LINE:
                 raise _endless()

@@ -196,6 +196,7 @@ def test_reset_forgets_a_half_received_message() -> None:
 
 MALFORMED = {
     "unknown line": b"HELLO\r\n",
+    "more than a ping": b"PING" + b"x" * 5000 + b"\r\n",
     "lower case": b"msg a 7 r 1\r\nx\r\n",
     "no size": b"MSG a 7 reply \r\n\r\n",
     "size is a word": b"MSG a 7 reply five\r\nhello\r\n",
