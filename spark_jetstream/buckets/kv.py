@@ -41,9 +41,12 @@ OPERATION_HEADERS: Mapping[str, Mapping[str, str]] = {
 
 PUT, _DELETE, _PURGE = range(3)
 
-#: Header -> its values that mean a purge. Any other value deletes: an operation that is not known leaves no value.
+#: Header -> its values that mean a purge. Any other value deletes, except those of `_PUTS`: an operation that is not
+#: known leaves no value.
 #: The first header is what clients write; the server marks with the second what it removed itself.
 _PURGES = {"KV-Operation": ("PURGE",), "Nats-Marker-Reason": ("MaxAge", "Purge")}
+#: Some clients name the operation of a put as well.
+_PUTS = ("", "PUT")
 
 # Some bucket: a mirror has the subjects of its origin, and of a stream with sources there may be several.
 _SUBJECT = r"(?s)^\$KV\.[^.]+\.(?P<key>.+)$"
@@ -113,7 +116,7 @@ def operation(headers: Mapping[str, Sequence[str]]) -> str:
     for name, purges in _PURGES.items():
         # Of a header that is there several times the first value counts, as for the clients.
         value = next(iter(headers.get(name, ())), "")
-        if value:
+        if value not in _PUTS:
             return OPERATIONS[_PURGE if value in purges else _DELETE]
     return OPERATIONS[PUT]
 
@@ -138,7 +141,7 @@ def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
         first_values = values.values.take(pa.array(firsts[places]))
         rows = np.searchsorted(bounds, places, side="right") - 1
         purged = pc.is_in(first_values, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
-        given = pc.not_equal(first_values, "").to_numpy(zero_copy_only=False)
+        given = ~pc.is_in(first_values, value_set=pa.array(_PUTS)).to_numpy(zero_copy_only=False)
         codes[rows[given]] = np.where(purged, _PURGE, _DELETE)[given]
     return codes if codes.any() else None
 

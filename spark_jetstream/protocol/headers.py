@@ -47,6 +47,13 @@ def decode_headers(data: Any, start: IntArray, length: IntArray) -> pa.MapArray:
     return _assemble(count, rows[block[named]], names, values)
 
 
+def block_headers(block: bytes) -> dict[str, list[str]]:
+    """The headers of one block: every value of every name, in their order, as `decode_headers` reads them."""
+    length = np.array([len(block)], np.int64)
+    # A block without headers is null.
+    return dict(decode_headers(block, np.zeros(1, np.int64), length).to_pylist()[0] or ())
+
+
 def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, IntArray]:
     """Where the lines of all blocks begin and end; only CR LF ends one, and a block does."""
     feeds = np.flatnonzero(octets == _LF)

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, OPERATIONS
+from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, OPERATIONS, PUT, operation
 from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.sink.rows import (
     BYTES,
@@ -37,12 +38,11 @@ _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
 _OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
 # A list, not an Arrow array: making one imports pandas if it is installed, which most of Spark's processes never need.
 _OPERATION_LINES = [
-    "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-    for headers in (*(OPERATION_HEADERS[operation] for operation in OPERATIONS), {})
+    "".join(f"{header}: {value}\r\n" for header, value in headers.items()).encode()
+    for headers in (*(OPERATION_HEADERS[name] for name in OPERATIONS), {})
 ]
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 _EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
-_MARKER = re.compile(rb"^(KV-Operation: *(?!PUT\r)|Nats-Marker-Reason: *)[^ \r\n]", re.MULTILINE)
 
 
 class BucketColumns(Columns):
@@ -125,7 +125,7 @@ def expecting(lines: bytes, revision: int) -> bytes:
 
 def is_marker(headers: bytes) -> bool:
     """Return whether a message with this header block marks its key as deleted, purged or expired."""
-    return _MARKER.search(headers) is not None
+    return operation(block_headers(headers)) != OPERATIONS[PUT]
 
 
 def rounds(subject: pa.BinaryArray) -> Iterator[IntArray]:

@@ -38,8 +38,8 @@ class RawMessage:
 
     @property
     def message_id(self) -> bytes:
-        """The message id (`Nats-Msg-Id`), empty without one."""
-        match = re.search(rb"^Nats-Msg-Id: ([^\r\n]*)\r$", self.headers, re.MULTILINE)
+        """The message id (`Nats-Msg-Id`), where a server finds it (server/client.go, `sliceHeader`); empty without."""
+        match = re.search(rb"\r\nNats-Msg-Id: *(.*?)\r\n", self.headers, re.DOTALL)
         return match[1] if match is not None else b""
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from spark_jetstream.admin.models.base import (
     Boolean,
     Check,
@@ -20,7 +18,7 @@ from spark_jetstream.admin.models.base import (
     Volume,
 )
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.headers import decode_headers
+from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.units import NEVER, Bytes
 
 _ADDED = ("Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp")
@@ -45,11 +43,7 @@ class StoredMessage(Model):
     @property
     def headers(self) -> dict[str, list[str]]:
         """The headers: every value of every name, in their order. Bytes that are not UTF-8 become U+FFFD."""
-        if not self.hdrs:
-            return {}
-        block = np.frombuffer(self.hdrs, np.uint8)
-        decoded = decode_headers(block, np.array([0], np.int64), np.array([len(block)], np.int64))
-        return dict(decoded.to_pylist()[0] or ())  # a block without headers is null
+        return block_headers(self.hdrs)
 
     @classmethod
     def from_direct(cls, block: bytes, data: bytes, context: str = "read a direct get") -> StoredMessage:
