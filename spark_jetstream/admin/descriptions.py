@@ -145,8 +145,8 @@ def yaml_documents(text: str, what: str) -> list[Any]:
         problem = getattr(error, "problem", None) or "it cannot be read"
     except OptionError:
         raise
-    except (RecursionError, ValueError):
-        where, problem = "", "it is nested too deeply, or holds a number or a time that is none"
+    except (RecursionError, ValueError, LookupError, AttributeError):  # what PyYAML's constructors do not check
+        where, problem = "", "it is nested too deeply, or holds a number, a time or a truth value that is none"
     raise OptionError(f"{what}: this is not valid YAML: {problem}{where}")
 
 

@@ -26,8 +26,9 @@ from spark_jetstream.options.contexts import credentials_text
 from spark_jetstream.options.values import revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
-_JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s*([\w-]+\.[\w-]+\.[\w-]+)\s*-{3,}END NATS USER JWT-{3,}", re.ASCII)
-_SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED-{3,}")
+# A dash can be matched by one part only: otherwise a file of nothing but dashes takes minutes.
+_JWT = re.compile(r"---BEGIN NATS USER JWT-{3,}\s*(\w[\w-]*\.[\w-]+\.[\w-]+)\s+-{3,}END NATS USER JWT---", re.ASCII)
+_SEED = re.compile(r"---BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED---")
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:(?!-----)[\x00-\x7f])*-----END \1-----")
 _MARK = "\ufeff"  # some editors begin a file with it
 _MOST = 1 << 20  # bytes; credentials, seeds, keys and CA bundles are far smaller

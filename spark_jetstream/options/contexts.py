@@ -97,7 +97,7 @@ def _folder() -> Path:
 
 def _path(name: str) -> Path:
     if name.endswith(".json") or "/" in name or os.sep in name:
-        path = Path(os.path.expanduser(name))
+        path = Path(_at_home(name))
         if os.path.isfile(path):
             return path
         raise _error("there is no file at this path")
@@ -208,7 +208,12 @@ def _resolved(name: str, field: str, text: str) -> str:
 
 
 def _expand(path: str) -> str:
-    return os.path.expandvars(os.path.expanduser(path))
+    return os.path.expandvars(_at_home(path))
+
+
+def _at_home(path: str) -> str:
+    # No file has NUL in its name, and who looks for the file says so; `expanduser` raises `ValueError`.
+    return path if "\0" in path else os.path.expanduser(path)
 
 
 def _error(problem: str) -> OptionError:

@@ -19,6 +19,7 @@ from spark_jetstream.protocol.wire import IntArray, gather, joined
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 
 _LF, _CR, _COLON, _SPACE, _TAB = 10, 13, 58, 32, 9
+_USUAL = 4  # blanks around names and values that are passed over one by one
 
 
 def decode_headers(data: Any, start: IntArray, length: IntArray) -> pa.MapArray:
@@ -71,10 +72,18 @@ def _stripped(octets: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> 
     """Move both ends inwards over spaces and tabs."""
     begin, end = begin.copy(), end.copy()
     last = len(octets) - 1  # a value without text may begin behind it
-    while (blank := (begin < end) & _is_blank(octets[np.minimum(begin, last)])).any():
+    steps = 0
+    while steps < _USUAL and (blank := (begin < end) & _is_blank(octets[np.minimum(begin, last)])).any():
         begin += blank
-    while (blank := (begin < end) & _is_blank(octets[end - 1])).any():
+        steps += 1
+    while steps < _USUAL and (blank := (begin < end) & _is_blank(octets[end - 1])).any():
         end -= blank
+        steps += 1
+    if steps == _USUAL:
+        # Not step by step: a publisher may put 64 KiB of blanks into one value.
+        solid = np.flatnonzero(~_is_blank(octets))
+        begin = np.minimum(np.append(solid, last + 1)[np.searchsorted(solid, begin)], end)
+        end = np.maximum(np.append(-1, solid)[np.searchsorted(solid, end)] + 1, begin)
     return begin, end
 
 

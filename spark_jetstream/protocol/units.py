@@ -57,7 +57,10 @@ def _read_by(parse: Callable[[Any], Any]) -> CoreSchema:
 
 def shown(value: object) -> str:
     """A value as errors repeat it: quoted, on one line, cut when long. Not for options, which may be secrets."""
-    text = " ".join(str(value).split())
+    try:
+        text = " ".join(str(value).split())
+    except ValueError:  # of Python: YAML can write what it does not print
+        text = "a number of thousands of digits"
     return f'"{brief(text, MAX_SHOWN)}"'
 
 

@@ -166,6 +166,10 @@ def test_seeds(tmp_path: Path) -> None:
         ("credentials", CREDS.replace("USER JWT", "JWT"), "holds no user JWT"),
         ("credentials", CREDS.replace(JWT, "not-a-jwt"), "holds no user JWT"),
         ("credentials", CREDS[: CREDS.index("-----BEGIN USER")], "holds no user NKey seed"),
+        # Text that a pattern could divide in many ways: it took minutes.
+        ("credentials", "-" * (1 << 20), "holds no user JWT"),
+        ("credentials", CREDS.replace(f"{JWT}\n", "a.b." + "-" * 900_000), "holds no user JWT"),
+        ("credentials", CREDS.replace(USER_SEED, "-" * 900_000), "holds no user NKey seed"),
     ],
 )
 def test_wrong_seeds_and_credentials(tmp_path: Path, option: str, content: str, words: str) -> None:
