@@ -24,11 +24,12 @@ TEXT, BYTES, NUMBER, TIME = ("string",), ("binary", "string"), ("bigint",), ("ti
 MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
 
-#: Headers that a server acts on, refuses, or adds by itself (nats-server: server/stream.go); the sink leaves them out.
+#: Headers that a server acts on, refuses, removes, or adds by itself (nats-server: server/stream.go, server/client.go);
+#: the sink leaves them out.
 SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
     rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
-    rb"|Trace-.*)|Status|Description"
+    rb"|Request-Info|Trace-.*)|Status|Description"
 )
 #: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
 COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")

@@ -10,10 +10,13 @@ import base64
 import contextlib
 import re
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.sink.rows import SERVER_HEADERS
 from spark_jetstream.streams.lookup import RawMessage
+from spark_jetstream.testing.process import find_server_binary
 from tests.fuzz.engine import inputs
 from tests.fuzz.messages import slow_headers
 from tests.fuzz.targets import TARGETS
@@ -21,9 +24,8 @@ from tests.support.calls import stored
 from tests.support.publish import Message, Refused
 from tests.support.streams import MakeStream
 
-SEED, COUNT = 20, 300
+SEED, COUNT = 20, 200
 MOST = 2000  # bytes of a block
-LINE = b"Nats-Msg-Id: %s\r\n"
 
 
 def blocks() -> list[bytes]:
@@ -31,7 +33,7 @@ def blocks() -> list[bytes]:
     random = Random(SEED)
     known = [block for path in TARGETS["headers"].corpus for block in path.read_bytes().split(b"\x1e")]
     lines = (
-        LINE % b"@",
+        b"Nats-Msg-Id: @\r\n",
         b"\nNats-Msg-Id: @",
         b"\r\nNats-Msg-Id:@ \r\n",
         b"Nats-Msg-Id : @\r\n",
@@ -70,3 +72,17 @@ def test_any_header_block_means_to_the_connector_what_it_means_to_the_server(str
         name = b"id-%d-" % number
         [again] = made.send(Message(f"{made.subject}.{number}", b"again", [("Nats-Msg-Id", name.decode())]))
         assert (RawMessage("", sequence, block, b"", 0).message_id == name) == (again == sequence), block
+
+
+def test_a_server_keeps_the_headers_that_the_sink_lets_through(stream: MakeStream) -> None:
+    # All names in the server's program, and all their beginnings: there the strings stand without an end.
+    program = Path(find_server_binary()).read_bytes()
+    texts = {match[0] for match in re.finditer(rb"Nats-[A-Z][A-Za-z-]{2,50}", program)}
+    names = sorted({text[:end] for text in texts for end in range(len(b"Nats-x"), len(text) + 1)})
+    names = [name for name in names if SERVER_HEADERS.fullmatch(name) is None]
+    assert len(names) > 100
+    made = stream()
+    blocks = [b"NATS/1.0\r\n%s: 1\r\n\r\n" % name for name in names]
+    sent = made.send(*(Message(f"{made.subject}.a", b"", block=block) for block in blocks))
+    assert sent == list(range(1, len(names) + 1))
+    assert [row.headers for row in stored(made)] == [{name.decode(): ["1"]} for name in names]

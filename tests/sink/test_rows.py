@@ -301,7 +301,7 @@ def test_what_lies_behind_a_null_map_is_not_published(values: pa.DataType) -> No
     assert not found.faults
 
 
-#: What a server acts on, refuses, or adds by itself.
+#: What a server acts on, refuses, removes, or adds by itself.
 SERVER_HEADERS = [
     "Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Expected-Last-Sequence", "Nats-Expected-Last-Subject-Sequence",
     "Nats-Expected-Last-Subject-Sequence-Subject", "Nats-Expected-Last-Msg-Id", "Nats-Batch-Id", "Nats-Batch-Sequence",
@@ -310,7 +310,7 @@ SERVER_HEADERS = [
     "Nats-Schedule-Next", "Nats-Scheduler", "Nats-Incr", "Nats-Counter-Sources", "Nats-Stream", "Nats-Subject",
     "Nats-Sequence", "Nats-Time-Stamp", "Nats-Last-Sequence", "Nats-Num-Pending", "Nats-UpTo-Sequence", "Nats-Pin-Id",
     "Nats-Msg-Size", "Nats-Marker-Reason", "Nats-Required-Api-Level", "Nats-Trace-Dest", "Nats-Trace-Only", "Status",
-    "Description",
+    "Description", "Nats-Request-Info",
 ]  # fmt: skip
 NEAR_MISSES = [
     "nats-msg-id", "NATS-TTL", "Nats-Foo", "Nats-Msg-Idx", "X-Nats-Msg-Id", "Nats-TTL-X", "Nats-Streams", "status",
