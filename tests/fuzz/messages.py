@@ -5,6 +5,7 @@ Targets with several messages take records: messages apart by ``\\x1e``, their p
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -19,10 +20,11 @@ from nats.protocol.parser import Parser
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.buckets.kv import key_of, keys, operation, operations
 from spark_jetstream.client.nats_py import BulkParser
-from spark_jetstream.errors import ProtocolError
+from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.headers import decode_headers
+from spark_jetstream.protocol.jsapi import pull_status
 from spark_jetstream.protocol.pub_ack import AckReader, Outcome, outcome, reason
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import ApiReply, Event, Frames, Scanner, Status
@@ -167,6 +169,10 @@ def _scan(data: bytes) -> None:
     assert or_refused(lambda: seen(scanned(pieces_of(data), SIDS, (ACKS,)))) == whole
     if len(data) < 500:
         assert or_refused(lambda: seen(scanned([data[at : at + 1] for at in range(len(data))], SIDS, (ACKS,)))) == whole
+    for status in whole if isinstance(whole, list) else ():
+        if isinstance(status, Status):
+            with contextlib.suppress(JetStreamError):
+                pull_status(status, "S")
     _read_by_both(data)
 
 

@@ -12,7 +12,7 @@ from nats.aio.client import ServerVersion
 from spark_jetstream.admin.event_parsing import parse_event
 from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 from spark_jetstream.admin.models import account, consumers, messages, streams
-from spark_jetstream.admin.models.base import Model, rendered
+from spark_jetstream.admin.models.base import Model, readable, rendered
 from spark_jetstream.admin.models.changes import differences
 from spark_jetstream.admin.models.kv import entry_of
 from spark_jetstream.buckets.kv import Origin, last_revision
@@ -220,3 +220,5 @@ def _again(read: Model) -> None:
     assert type(read).from_server(json.loads(text)) == read
     rendered(read)
     repr(read)
+    for name in read.field_names:
+        readable(getattr(read, name))
