@@ -290,8 +290,9 @@ def _check_user(connection: Connection) -> Iterator[Finding]:
     user = identity.data
     yield ok("account", f"{user.account}, user {user.user or 'not named'}")
     # Go writes a duration in nanoseconds.
-    if 0 < user.expires < 30 * 86_400 * 1_000_000_000:
-        left = datetime.timedelta(seconds=user.expires // 1_000_000_000)
+    expires = user.expires or 0
+    if 0 < expires < 30 * 86_400 * 1_000_000_000:
+        left = datetime.timedelta(seconds=expires // 1_000_000_000)
         yield warning("credentials", f"expire in {left}", "renew them (options credentialsFile, credentialsSecret)")
     yield check_clock(parse_time(str(identity.server.time)), before, time.time_ns())
 
