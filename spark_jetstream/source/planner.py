@@ -308,7 +308,16 @@ class Planner:
             if split.cuts == end.cuts.get(name) and rest[name] == wholes[name]
         }
         others = {name: whole for name, whole in rest.items() if whole.width and name not in splits}
-        return self._tasks(rest, splits | self._split(others, end.cuts), end.cuts)
+        splits |= self._split(others, end.cuts)
+        # What went before the server counted is no message that a task misses.
+        again = {
+            name: start.streams[name]
+            for name, whole in others.items()
+            if start.streams[name].created == whole.created and not found[name].is_dense(whole)
+        }
+        for name, plan in self._look(again, only=True).items():
+            plan.continued(again[name], read.get(name))
+        return self._tasks(rest, splits, end.cuts)
 
     def _split(self, wholes: Mapping[str, SequenceRange], cuts: Mapping[str, Cuts] | None = None) -> dict[str, Split]:
         """Cut ranges that are not empty into tasks, at `cuts` where these are decided."""

@@ -249,7 +249,7 @@ class StreamPlan:
 
     def survey(self, whole: SequenceRange) -> Survey:
         """Count what is in a range."""
-        return Survey(whole, None if self._is_dense(whole) else self.probe)
+        return Survey(whole, None if self.is_dense(whole) else self.probe)
 
     def split(self, survey: Survey, tasks: int, most: int) -> Split:
         """Cut the range of a survey into at least so many tasks, of at most so many messages each."""
@@ -266,7 +266,7 @@ class StreamPlan:
             )
         return cut
 
-    def _is_dense(self, whole: SequenceRange) -> bool:
+    def is_dense(self, whole: SequenceRange) -> bool:
         """Whether all messages of a range are read, and none of its sequences is missing."""
         state = self.state
         kept = state.first_kept <= whole.first and whole.end <= state.last_seq + 1
@@ -274,7 +274,7 @@ class StreamPlan:
 
     def tasks(self, whole: SequenceRange, split: Split) -> list[SequenceRange]:
         """Return the pieces of a range, with the reader of each."""
-        options, state, dense = self._options, self.state, self._is_dense(whole)
+        options, state, dense = self._options, self.state, self.is_dense(whole)
         pieces = cut_at(whole, split)
         direct = isinstance(self.probe, DirectProbe)
         read_with: ReadWith = "direct" if direct else "consumer"

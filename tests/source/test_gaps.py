@@ -10,6 +10,7 @@ import functools
 import itertools
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
 from tests.support.planning import driver, planner_after, run
 from tests.support.progress import SECOND, delete_consumer, make_consumer
+from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import api, create, fill, wait_until
 from tests.support.streams import MakeStream
@@ -200,6 +202,24 @@ def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
     case.running.latest(position, limited=True)
     with pytest.raises(DataLossError, match="messages 12 to 19"):
         case.planner().latest(position, limited=True)
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_what_goes_before_it_is_counted(stream: MakeStream, filtered: bool) -> None:
+    """Planning asks for the state of the stream, and then counts: what goes between these is in neither."""
+    case = Case(stream, filtered=filtered)
+    case.publish("a" * 20)
+    (start, end), *_ = run(case.planner(), case.position)
+    case.stream.publisher.api(f"STREAM.MSG.DELETE.{case.stream.name}", {"seq": 25})  # a gap, which makes it count
+    with WireProxy(case.stream.url) as proxy, ThreadPoolExecutor(1) as pool:
+        planner = driver(proxy.url, case.stream.name, **case.given)
+        counting = proxy.stall_at(b"CONSUMER.CREATE")
+        planned = pool.submit(planner.ranges, start, end)
+        assert counting.wait(60)
+        case.stream.purge(seq=21)
+        proxy.unstall()
+        with pytest.raises(DataLossError, match="messages 11 to 20 of stream"):
+            planned.result(60)
 
 
 def test_other_traffic_makes_no_batches_on_an_interest_stream(stream: MakeStream) -> None:
