@@ -2,24 +2,133 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 _SHOWN = 5
 
+#: The sentences of docs/data-loss.md, after the name of the stream.
+_LOSS = "went before being read|was deleted|lost its tail|after this read was planned|stream not found|are gone"
+_NONE: frozenset[str] = frozenset()
 
-def violations(stored: Collection[str], sent: Collection[str], rows: Counter[str], level: str | None) -> list[str]:
+
+def violations(
+    stored: Collection[str],
+    sent: Collection[str],
+    rows: Counter[str],
+    level: str | None,
+    *,
+    excused: Collection[str] = (),
+    again: Collection[str] = (),
+) -> list[str]:
     """Return what is wrong with the rows that a query has written, in words; nothing for a right result.
 
     `stored` are the messages that the server has acknowledged, `sent` those that it may have: a sink has each of the
     first once, and none that was not sent. `level` is the sink's option `delivery`, None for a transactional sink; only
-    `at-least-once` may have a row twice.
+    `at-least-once` may have a row twice. Those in `excused` may be missing, and those in `again` may be repeated.
     """
-    missing = [body for body in stored if body not in rows]
-    repeated = [body for body, times in rows.items() if times > 1] if level != "at-least-once" else []
+    missing = [body for body in stored if body not in rows and body not in excused]
+    repeated = [body for body, times in rows.items() if times > 1 and body not in again]
+    if level == "at-least-once":
+        repeated = []
     foreign = [body for body in rows if body not in sent]
     return [
         f"{len(bodies)} {what}, such as {bodies[:_SHOWN]}"
         for what, bodies in (("missing", missing), ("repeated", repeated), ("never sent", foreign))
         if bodies
     ]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a fault did to a stream that a query reads, and what the query may make of it.
+
+    `gone`: messages that the query had not committed and that it reads, removed by the fault; they may be missing.
+    `loud`: those of them that the query must report if they are missing; the reader cannot see that others went.
+    `must` and `may`: the query must, or may, report a loss on this stream, whatever is missing. A step without a fault
+    has a `Loss` of nothing for each stream.
+    """
+
+    stream: str
+    gone: frozenset[str] = _NONE
+    loud: frozenset[str] = _NONE
+    must: bool = False
+    may: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fault as one query saw it, until the query had read everything that was there when the fault was over.
+
+    `errors` are those of the package that the query failed with, `warnings` the lines of its job's log meanwhile.
+    `again`: messages of batches that were not finished, or that a copy of a checkpoint has not; unless the sink has
+    message ids of the user's, it may store them again as `repeatable` says. `twice`: messages that every sink may store
+    again, because its stream has lost them. `damaged`: the query cannot start before its checkpoint is mended.
+    """
+
+    fault: str
+    losses: Sequence[Loss] = ()
+    errors: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    again: frozenset[str] = _NONE
+    twice: frozenset[str] = _NONE
+    damaged: bool = False
+
+    @property
+    def refused(self) -> bool:
+        """Whether the sink refused a batch, or an attempt of a task, because it came with other rows."""
+        return any("DeliveryError" in line for line in (*self.errors, *self.warnings))
+
+
+def names_loss(line: str, stream: str) -> bool:
+    """Whether a line reports a loss on a stream."""
+    return re.search(rf"\bstream {re.escape(stream)}\b.*(?:{_LOSS})", line) is not None
+
+
+def repeatable(steps: Iterable[Step], level: str | None, *, own_ids: bool = False) -> set[str]:
+    """Return the messages of which a sink may have several rows, by docs/delivery.md.
+
+    `deduplicated` knows a row by its partition, which may be another one when a batch is planned anew; `exactly-once`
+    stores rows again only after it has refused their batch. A transactional sink has each row once.
+    """
+    found: set[str] = set()
+    for step in steps:
+        found |= step.twice
+        if (level == "deduplicated" and not own_ids) or (level == "exactly-once" and step.refused):
+            found |= step.again
+    return found
+
+
+def unreported(step: Step, rows: Counter[str], *, accepts: bool) -> list[str]:
+    """Return which losses of a step the query has kept to itself, in words.
+
+    A query reports a loss by failing, or with `accepts` (failOnDataLoss=false) by a warning.
+    """
+    lines, how = (step.warnings, "warned of") if accepts else (step.errors, "failed with")
+    wrong = []
+    for loss in step.losses:
+        silent = sorted(body for body in loss.loud if body not in rows)
+        if (silent or loss.must) and not any(names_loss(line, loss.stream) for line in lines):
+            wrong.append(
+                f"{step.fault}: the query has not {how} a loss on stream {loss.stream}"
+                f" ({len(silent)} missing, such as {silent[:_SHOWN]})"
+            )
+    return wrong
+
+
+def false_alarms(step: Step, *, accepts: bool, level: str | None) -> list[str]:
+    """Return the errors and warnings of a step that nothing justifies, in words."""
+
+    lost = {loss.stream for loss in step.losses if loss.may}
+
+    def justified(error: str) -> bool:
+        if "DeliveryError" in error:
+            return level == "exactly-once" and bool(step.again or step.twice)
+        return step.damaged or (not accepts and any(names_loss(error, stream) for stream in lost))
+
+    whole = {loss.stream for loss in step.losses} - lost
+    warned = [line for line in step.warnings if accepts and any(names_loss(line, stream) for stream in whole)]
+    failed = [error for error in step.errors if not justified(error)]
+    return [f"{step.fault}: {line}" for line in dict.fromkeys([*failed, *warned])]

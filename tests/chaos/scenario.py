@@ -47,6 +47,10 @@ class Query:
     name: str
     kind: str
     level: str | None = None
+    accepts: bool = False
+    """Whether it goes on after a loss (failOnDataLoss=false)."""
+    own_ids: bool = False
+    """Whether the rows that it writes have message ids of the user's."""
 
     @property
     def source(self) -> Source:
@@ -67,9 +71,13 @@ class Query:
         of_source = {**TIMES, **_SMALL_BATCHES, **self.source.options, "stream": ",".join(self.streams)}
         if self.source.subject is not None:
             of_source["subjects"] = ",".join(f"{name}.{self.source.subject}" for name in self.streams)
+        if self.accepts:
+            of_source["failOnDataLoss"] = "false"
         if self.level is None:
             return {"servers": url, **of_source}
         of_sink = {**TIMES, "servers": url, "delivery": self.level, "stream": self.target, "maxInFlight": "60"}
+        if self.own_ids:
+            of_sink["ids"] = "own"
         sink = {f"sink.{name}": value for name, value in of_sink.items()}
         return {"servers": url, **of_source, **sink, "sink.subject": f"{self.target}.row"}
 
@@ -103,6 +111,24 @@ _OF_SPARK = ("workers_killed", "planners_killed", "driver_killed")
 _OF_SERVER = ("server_killed", "server_frozen", "wire_cut", "wire_cut_inside", "wire_stalled", "wire_refused")
 #: What befalls a cluster of three.
 _OF_CLUSTER = ("leader_killed", "meta_leader_killed", "leader_frozen", "leader_steps_down", "replicas_changed")
+#: What takes messages from a stream, or what a query knows about it (`tests.chaos.losses`).
+_OF_LOSSES = (
+    "stream_purged",
+    "stream_purged_to",
+    "subject_purged",
+    "messages_deleted",
+    "messages_pushed_out",
+    "messages_expired",
+    "stream_edited",
+    "stream_recreated",
+    "store_rolled_back",
+    "target_purged",
+    "target_recreated",
+    "checkpoint_rolled_back",
+    "offsets_gone",
+    "offsets_emptied",
+    "offsets_cut",
+)
 
 
 @dataclass(frozen=True)
@@ -113,30 +139,36 @@ class Scenario:
     servers: int
     queries: tuple[Query, ...]
     faults: tuple[Fault, ...]
+    losing: bool = False
+    """Whether the faults take something away, which the queries must report."""
 
     @classmethod
     def of(cls, seed: int, faults: int, *, longest: float = 8.0) -> Scenario:
         """Return the scenario of a seed, with so many faults that last at most `longest` seconds."""
         chance = random.Random(f"faults {seed}")
         servers = 1 if seed % 2 else 3
+        losing = seed % 3 == 0
         kinds = chance.sample(sorted(SOURCES), 3)
         level = chance.choice(sorted(LEVELS))
-        queries = (Query("A", kinds[0]), Query("B", kinds[1]), Query("C", kinds[2], level))
-        of_world = _OF_SERVER if servers == 1 else _OF_CLUSTER
-        return cls(
-            seed,
-            servers,
-            queries,
-            tuple(
-                Fault(
-                    chance.choice(_OF_SPARK) if chance.random() < 0.25 else chance.choice(of_world),
-                    round(chance.uniform(0.0, longest), 1),
-                    chance.random() < 0.7,
-                    chance.randrange(100),
-                )
-                for _ in range(faults)
-            ),
+        own_ids = level == "deduplicated" and losing and chance.random() < 0.5
+        accepts = [losing and chance.random() < 0.4 for _ in kinds]
+        queries = (
+            Query("A", kinds[0], accepts=accepts[0]),
+            Query("B", kinds[1], accepts=accepts[1]),
+            Query("C", kinds[2], level, accepts[2], own_ids),
         )
+        if losing:
+            # Each of them once before one comes again.
+            rounds = -(-faults // len(_OF_LOSSES))
+            names = [name for _ in range(rounds) for name in chance.sample(_OF_LOSSES, len(_OF_LOSSES))][:faults]
+        else:
+            of_world = _OF_SERVER if servers == 1 else _OF_CLUSTER
+            names = [chance.choice(_OF_SPARK if chance.random() < 0.25 else of_world) for _ in range(faults)]
+        suffered = tuple(
+            Fault(name, round(chance.uniform(0.0, longest), 1), chance.random() < 0.7, chance.randrange(100))
+            for name in names
+        )
+        return cls(seed, servers, queries, suffered, losing)
 
     def __str__(self) -> str:
         queries = ", ".join(f"{query.name}: {query.kind} to {query.level or 'files'}" for query in self.queries)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from tests.support.sinking import stored
 _PAUSE = 0.1  # seconds between two portions of load
 _PORTION = 5  # messages for each stream
 _SUBJECTS = 3
-_GOES_ON = 180.0  # seconds in which every query must commit a batch after a fault
+#: Seconds in which every query must go on after a fault.
+LONGEST_RECOVERY = 300.0
 
 
 class Load:
@@ -36,8 +37,16 @@ class Load:
         self._thread = threading.Thread(target=self._run, name="load")
         self._portion = 0
         self._pending: dict[str, list[Message]] = {}
+        self._turn = threading.RLock()
         self.sent: dict[str, dict[str, str]] = {name: {} for name in streams}
         self.stored: dict[str, dict[str, str]] = {name: {} for name in streams}
+        self.sequences: dict[str, dict[str, int]] = {name: {} for name in streams}
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While this lasts nothing is published, and the server has acknowledged all that was."""
+        with self._turn:
+            yield
 
     def _run(self) -> None:
         while not self._end.is_set():
@@ -49,11 +58,15 @@ class Load:
 
     def _publish(self, publisher: Publisher) -> None:
         if not self._pending:
+            self._turn.acquire()
             self._portion += 1
             self._pending = {name: self._messages(name) for name in self._streams}
         for name in list(self._pending):
-            publisher.publish(self._pending[name])
-            self.stored[name] |= {message.data.decode(): message.subject for message in self._pending.pop(name)}
+            sequences = publisher.publish(self._pending[name])
+            messages = self._pending.pop(name)
+            self.stored[name] |= {message.data.decode(): message.subject for message in messages}
+            self.sequences[name] |= zip((message.data.decode() for message in messages), sequences, strict=True)
+        self._turn.release()
 
     def _messages(self, stream: str) -> list[Message]:
         bodies = [f"{stream} {self._portion} {number}" for number in range(_PORTION)]
@@ -73,12 +86,12 @@ class Load:
         self._thread.join()
 
 
-def _read_by(query: Query, messages: Mapping[str, Mapping[str, str]]) -> set[str]:
+def read_by(query: Query, messages: Mapping[str, Mapping[str, str]]) -> set[str]:
     """The messages that a query reads, of those by stream with their subjects."""
     return {body for name in query.streams for body, subject in messages[name].items() if query.reads(subject)}
 
 
-def _clients(server: NatsServer) -> list[str]:
+def client_names(server: NatsServer) -> list[str]:
     """The names of the clients that a server has."""
     return [connection.get("name", "") for connection in server.monitor("/connz")["connections"]]
 
@@ -108,7 +121,7 @@ class World:
             self.inputs = [name for query in queries for name in query.streams]
             self._start_job()
             stack.callback(self._kill_job)
-            self.job.wait(self._all_held, "the consumers that hold messages", _GOES_ON)
+            self.job.wait(self._all_held, "the consumers that hold messages", LONGEST_RECOVERY)
             if self.scenario.servers > 1:
                 self.cluster.wait_ready()  # each replica of a stream knows its consumers
             self.load = stack.enter_context(Load([server.url for server in self.servers], self.inputs))
@@ -135,8 +148,12 @@ class World:
 
     def _start_job(self) -> None:
         options = {query.name: query.options(self._url) for query in self.scenario.queries}
-        # A task may fail as often as its worker is killed.
-        conf = {"spark.master": "local[3,30]", "spark.ui.showConsoleProgress": "false"}
+        # A task may fail as often as its worker is killed. The logs of a checkpoint keep all batches.
+        conf = {
+            "spark.master": "local[3,30]",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.streaming.minBatchesToRetain": "100000",
+        }
         self.job = Job(self._folder, options, trigger={"processingTime": "0 seconds"}, conf=conf)
 
     def _kill_job(self) -> None:
@@ -158,7 +175,7 @@ class World:
         self.job.wait(
             lambda: all(self.job.latest(f"{name}/commits") > last for name, last in before.items()),
             f"batches after {before}",
-            _GOES_ON,
+            LONGEST_RECOVERY,
         )
 
     def violations(self) -> list[str]:
@@ -166,12 +183,14 @@ class World:
         self.goes_on()
         self.load.__exit__()
         result = self.job.finish()
-        wrong = [f"a query failed by itself: {error}" for error in self.job.errors()]
-        for query in self.scenario.queries:
-            kept, sent = _read_by(query, self.load.stored), _read_by(query, self.load.sent)
-            rows = self._rows(query, result)
-            wrong += [f"{query.name}: {fault}" for fault in violations(kept, sent, rows, query.level)]
+        wrong = [fault for query in self.scenario.queries for fault in self._wrong(query, self._rows(query, result))]
         return wrong + self._left()
+
+    def _wrong(self, query: Query, rows: Counter[str]) -> list[str]:
+        """Return what is wrong with a query that has written these rows, in words."""
+        kept, sent = read_by(query, self.load.stored), read_by(query, self.load.sent)
+        failed = [f"failed by itself: {error}" for error in self.job.errors(query.name)]
+        return [f"{query.name}: {fault}" for fault in failed + violations(kept, sent, rows, query.level)]
 
     def _rows(self, query: Query, result: dict[str, Any]) -> Counter[str]:
         if query.level is None:
@@ -191,8 +210,8 @@ class World:
                 wrong.append(f"consumers are left on {name}: {sorted(left)}")
         for server in self.servers:
             with contextlib.suppress(TimeoutError):
-                wait_until(lambda server=server: not _clients(server), "no client", 30)  # type: ignore[misc]
-            if clients := _clients(server):
+                wait_until(lambda server=server: not client_names(server), "no client", 30)  # type: ignore[misc]
+            if clients := client_names(server):
                 wrong.append(f"connections are left: {clients}")
         return wrong
 
@@ -230,7 +249,7 @@ class World:
     def wire_cut_inside(self, fault: Fault) -> None:
         """After so many more bytes of the server, wherever that is in a frame."""
         done = self.proxy.cut_after(1 + fault.target * 997)
-        self.job.wait(done.is_set, "the cut", _GOES_ON)
+        self.job.wait(done.is_set, "the cut", LONGEST_RECOVERY)
 
     def wire_stalled(self, fault: Fault) -> None:
         self.proxy.stall()

@@ -3,12 +3,16 @@
     python job.py FILE  # {"folder": ..., "options": {"<query>": {...}}, "rows": 0, "trigger": {...}, "conf": {...}}
 
 Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
-`folder/rows/<query>` by Spark's own transactional file sink; with options of a sink, which have the prefix ``sink.``,
-they go to JetStream. A query that fails is started again, and why it failed is a line of `folder/failures`. Once
-`folder/finish` exists, or queries with `availableNow` have ended, `folder/shown` gets what Spark shows of the queries,
-and each query reads to the end without limits. `folder/result.json` has for each query the rows of its sink by the
-sink's own log, the sequences of a batch read (not of a durable one, whose messages go), and the rows that each batch
-of the last run read.
+`folder/rows/<query>` by Spark's own transactional file sink. With options of a sink, which have the prefix ``sink.``,
+they go to JetStream, and with ``sink.ids`` under ids of their own.
+
+A query that fails is started again, and why it failed is a line of `folder/failures`. After an error for which the
+documentation has a way on, it has the options of that (`way_on`) until it has committed a batch. So long there is a
+file `folder/<query>.mended`.
+
+Once `folder/finish` exists, or queries with `availableNow` have ended, `folder/shown` gets what Spark shows of the
+queries, each query reads to the end without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the sequences of a batch read (not
+of a durable one, whose messages go), and the rows that each batch of the last run read.
 
 With `rows`, `options` are of the sink, for each query, and micro-batch b writes the numbers from b * rows on.
 """
@@ -17,7 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,11 +51,17 @@ def start(
     """Start a query, or start it again."""
     to = {option.removeprefix(_SINK): value for option, value in options.items() if option.startswith(_SINK)}
     if to:
-        writer = rows.select("data").writeStream.format("jetstream").options(**to)
+        columns = ["data", "string(data) as msg_id"] if to.pop("ids", None) else ["data"]
+        writer = rows.selectExpr(*columns).writeStream.format("jetstream").options(**to)
     else:
         writer = rows.writeStream.format("json").option("path", f"{folder}/rows/{name}")
     checkpoint = f"{folder}/checkpoint/{name}"
-    return writer.queryName(name).trigger(**trigger).option("checkpointLocation", checkpoint).start()
+    query = writer.queryName(name).trigger(**trigger).option("checkpointLocation", checkpoint).start()
+    # One after the other: Spark gives the process that plans ten seconds to start, and a busy machine has no time for
+    # several.
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(_SECONDS)
+    return query
 
 
 def ended(query: StreamingQuery, seconds: float) -> str | None:
@@ -58,6 +70,20 @@ def ended(query: StreamingQuery, seconds: float) -> str | None:
         return "" if query.awaitTermination(seconds) else None  # type: ignore[arg-type]  # Spark takes fractions
     except PySparkException as error:
         return str(error)
+
+
+def way_on(why: str) -> dict[str, str]:
+    """The options that let a query go on after it failed, by docs/data-loss.md and docs/delivery.md; mostly none."""
+    error = next(iter(re.findall(r"spark_jetstream\.errors\.(DataLossError|DeliveryError): (.*)", why)), None)
+    if error is None or "after this read was planned" in error[1] or "were to be read" in error[1]:
+        return {}
+    return {"failOnDataLoss": "false"} if error[0] == "DataLossError" else {"sink.delivery": "deduplicated"}
+
+
+def committed(folder: str, name: str) -> int:
+    """Return the last batch that a query has committed, -1 for none."""
+    commits = Path(folder, "checkpoint", name, "commits")
+    return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
 
 
 def note(folder: str, name: str, why: str) -> None:
@@ -70,8 +96,20 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
     """Run the queries, whatever happens to them, until the test has seen enough."""
     finish = Path(folder, "finish")
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
-    frames = {name: source(spark, given) for name, given in options.items()}
-    queries = {name: start(rows, folder, name, trigger, options[name]) for name, rows in frames.items()}
+    strict = {name: source(spark, given) for name, given in options.items()}
+    lenient = {name: source(spark, {**given, "failOnDataLoss": "false"}) for name, given in options.items()}
+
+    ways: dict[str, dict[str, str]] = {name: {} for name in options}
+    begun: dict[str, int] = {}
+
+    def again(name: str) -> StreamingQuery:
+        way, mended = ways[name], Path(folder, f"{name}.mended")
+        mended.touch() if way else mended.unlink(missing_ok=True)
+        begun[name] = committed(folder, name)
+        rows = lenient if "failOnDataLoss" in way else strict
+        return start(rows[name], folder, name, trigger, {**options[name], **way})
+
+    queries = {name: again(name) for name in options}
     running = set(queries)
     while running and not finish.exists():
         for name in sorted(running):
@@ -80,12 +118,17 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
                 running.remove(name)
             elif why is not None:
                 note(folder, name, why)
-                queries[name] = start(frames[name], folder, name, trigger, options[name])
+                ways[name] |= way_on(why)
+                queries[name] = again(name)
+            elif ways[name] and committed(folder, name) > begun[name]:
+                queries[name].stop()
+                ways[name] = {}
+                queries[name] = again(name)
     with Path(folder, "shown").open("w") as shown, contextlib.redirect_stdout(shown):
         for name, query in queries.items():
-            frames[name].explain(extended=True)
+            strict[name].explain(extended=True)
             query.explain(extended=True)
-            shown.write(f"{frames[name]} {query.status} {[progress.json for progress in query.recentProgress]}\n")
+            shown.write(f"{strict[name]} {query.status} {[progress.json for progress in query.recentProgress]}\n")
     for name in running:
         queries[name].stop()
     result = {}

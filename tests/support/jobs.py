@@ -168,9 +168,10 @@ class Job:
         lines = path.read_text().splitlines() if path.exists() else []
         return [(name, why) for name, why in map(json.loads, lines)]
 
-    def errors(self) -> list[str]:
-        """The errors of the data source that queries failed with."""
-        return [error for _, why in self.failures() for error in re.findall(r"spark_jetstream\.\S+: .*", why)]
+    def errors(self, query: str | None = None, begin: int = 0) -> list[str]:
+        """The errors of the data source that queries (or one) failed with, from the failure with number `begin` on."""
+        failures = [why for name, why in self.failures()[begin:] if query in (None, name)]
+        return [error for why in failures for error in re.findall(r"spark_jetstream\.\S+: .*", why)]
 
     def finish(self) -> dict[str, Any]:
         """Let the queries read to the end; what they found."""

@@ -1,0 +1,145 @@
+"""The model of the fault suite finds each thing that must not happen, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.chaos.losses import LosingWorld
+from tests.chaos.model import Loss, Step, false_alarms, names_loss, repeatable, unreported, violations
+from tests.chaos.scenario import LEVELS, Scenario
+
+SENT = ["a", "b", "c", "d"]
+WENT = "spark_jetstream.errors.DataLossError: messages 3 to 4 of stream A0 went before being read (likely purged)"
+REFUSED = "spark_jetstream.errors.DeliveryError: partition 0 of batch 12 of q was written before with other rows"
+LOST = Loss("A0", gone=frozenset("cd"), loud=frozenset("d"), may=True)
+WHOLE = Loss("A0")
+
+
+def rows(bodies: str) -> Counter[str]:
+    return Counter(bodies)
+
+
+@pytest.mark.parametrize("level", [None, *LEVELS])
+@pytest.mark.parametrize(
+    ("bodies", "excused", "again", "wrong"),
+    [
+        ("abc", "", "", []),
+        ("abcd", "", "", []),  # the server may have stored it without an answer
+        ("ab", "", "", ["1 missing, such as ['c']"]),
+        ("ab", "c", "", []),
+        ("a", "c", "", ["1 missing, such as ['b']"]),
+        ("abcx", "", "", ["1 never sent, such as ['x']"]),
+        ("aabc", "", "a", []),
+        ("aabbc", "", "a", ["1 repeated, such as ['b']"]),
+        ("aabb", "", "", ["1 missing, such as ['c']", "2 repeated, such as ['a', 'b']"]),
+    ],
+)
+def test_rows(level: str | None, bodies: str, excused: str, again: str, wrong: list[str]) -> None:
+    if level == "at-least-once":
+        wrong = [text for text in wrong if "repeated" not in text]
+    assert violations("abc", SENT, rows(bodies), level, excused=excused, again=again) == wrong
+
+
+@pytest.mark.parametrize(
+    ("errors", "level", "own_ids", "found"),
+    [
+        ([], None, False, "t"),
+        ([], "at-least-once", False, "t"),
+        ([], "deduplicated", False, "at"),
+        ([], "deduplicated", True, "t"),
+        ([], "exactly-once", False, "t"),
+        ([REFUSED], "exactly-once", False, "at"),
+        ([WENT], "exactly-once", False, "t"),
+    ],
+)
+def test_what_a_sink_may_store_again(errors: list[str], level: str | None, own_ids: bool, found: str) -> None:
+    step = Step("x", errors=errors, again=frozenset("a"), twice=frozenset("t"))
+    # A refusal counts for its own step alone.
+    other = Step("y", again=frozenset("b")) if level == "exactly-once" else Step("y")
+    assert repeatable([step, other], level, own_ids=own_ids) == set(found)
+
+
+def test_a_refusal_of_a_task_is_in_the_log() -> None:
+    step = Step("x", warnings=[f"Caused by: {REFUSED}"], again=frozenset("a"))
+    assert repeatable([step], "exactly-once") == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "bodies", "silent"),
+    [
+        (LOST, "abcd", False),  # read in time
+        (LOST, "abd", False),  # of what the reader cannot see
+        (LOST, "abc", True),
+        (Loss("A0", must=True), "abcd", True),
+        (WHOLE, "ab", False),
+    ],
+)
+def test_a_loss_must_be_reported(loss: Loss, bodies: str, silent: bool) -> None:
+    reports = {
+        "errors": Step("x", [loss], errors=[WENT]),
+        "warnings": Step("x", [loss], warnings=[WENT]),
+        "of another stream": Step("x", [loss], errors=[WENT.replace("A0", "A1")], warnings=[WENT.replace("A0", "A")]),
+    }
+    for how, accepts, enough in (
+        ("errors", False, True),
+        ("errors", True, False),
+        ("warnings", True, True),
+        ("warnings", False, False),
+        ("of another stream", False, False),
+        ("of another stream", True, False),
+    ):
+        assert bool(unreported(reports[how], rows(bodies), accepts=accepts)) == (silent and not enough)
+
+
+@pytest.mark.parametrize(
+    ("step", "accepts", "level", "alarms"),
+    [
+        (Step("x", [LOST], errors=[WENT]), False, None, 0),
+        (Step("x", [LOST], errors=[WENT]), True, None, 1),  # it was told to go on
+        (Step("x", [LOST], warnings=[WENT]), True, None, 0),
+        (Step("x", [WHOLE], errors=[WENT]), False, None, 1),
+        (Step("x", [WHOLE], warnings=[WENT]), True, None, 1),
+        (Step("x", [WHOLE, LOST], warnings=[WENT]), True, None, 0),
+        (Step("x", [WHOLE], errors=["spark_jetstream.errors.OutageError: no answer"]), False, None, 1),
+        (Step("x", [LOST], errors=["spark_jetstream.errors.OutageError: no answer"]), False, None, 1),
+        (Step("x", [WHOLE], errors=["spark_jetstream.source.offsets.OffsetError: cut"], damaged=True), False, None, 0),
+        (Step("x", [LOST], errors=[REFUSED], again=frozenset("a")), False, "exactly-once", 0),
+        (Step("x", [LOST], errors=[REFUSED]), False, "exactly-once", 1),
+        (Step("x", [LOST], errors=[REFUSED], again=frozenset("a")), False, "deduplicated", 1),
+    ],
+)
+def test_nothing_healthy_may_fail(step: Step, accepts: bool, level: str | None, alarms: int) -> None:
+    assert len(false_alarms(step, accepts=accepts, level=level)) == alarms
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "messages 11 to 24 of stream A0 went before being read (likely purged)",
+        "stream A0 was deleted and created again (at 2026-01-01T00:00:00Z) while",
+        "stream A0 was deleted; failOnDataLoss is false",
+        "stream A0 lost its tail: it was read up to sequence 10, and now ends at 6",
+        "3 of 500 messages of stream A0, sequences 1 to 500, were removed (purged) after this read was planned",
+        "cannot read stream A0 (option stream): stream not found",
+    ],
+)
+def test_sentences_of_losses(line: str) -> None:
+    assert names_loss(line, "A0")
+    assert not names_loss(line, "A")
+    assert not names_loss("reading stream A0 with consumers", "A0")
+
+
+def test_scenarios_of_losses() -> None:
+    scenarios = [Scenario.of(seed, 30) for seed in range(1, 40)]
+    assert [scenario.seed for scenario in scenarios if scenario.losing] == list(range(3, 40, 3))
+    losing = [scenario for scenario in scenarios if scenario.losing]
+    drawn = {fault.name for scenario in losing for fault in scenario.faults}
+    assert all(callable(getattr(LosingWorld, name)) for name in drawn)
+    # Each twice in 30, and none in the runs that must lose nothing.
+    assert {Counter(fault.name for fault in scenario.faults)[name] for scenario in losing for name in drawn} == {2}
+    others = {fault.name for scenario in scenarios if not scenario.losing for fault in scenario.faults}
+    assert drawn.isdisjoint(others)
+    assert {query.accepts for scenario in losing for query in scenario.queries} == {True, False}
+    assert {query.accepts for scenario in scenarios if not scenario.losing for query in scenario.queries} == {False}
