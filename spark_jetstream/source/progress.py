@@ -44,7 +44,7 @@ class _Held:
     leftover: bool = False
     """A stand-in may exist that an earlier run, or attempt, did not delete."""
     removed: int = 0
-    """Up to where this run has purged a work queue."""
+    """Up to where a work queue is known to have nothing for this query any more."""
     trying: int = 0
     """Where the last request moves the consumer; the server may have moved it although no reply came."""
     done: int = 0
@@ -208,29 +208,32 @@ class Progress:
         consumer = self._look(state, held)
         if consumer is None:
             return
+        if not held.leftover and next_sequence == (held.removed if state.retention == "workqueue" else consumer.next):
+            held.resumed = False
+            return
+        # The state of the caller may be from before an outage, in which the stream lost its tail.
+        state = self._consumers.stream(state.name)
         if held.leftover:
             # Only now: `_look` has shown that no earlier run is alive.
-            self._delete_stand_in(state.name, held, long=self._is_long(state))
+            self._delete_stand_in(state.name, held, long=is_long(state))
+        if state.created != held.created:
+            self._log_other_stream(state.name)
+            return
         if next_sequence > state.last_seq + 1:
-            state = self._consumers.stream(state.name)
-            if state.created != held.created:
-                self._log_other_stream(state.name)
-                return
-            if next_sequence > state.last_seq + 1:
-                log.warning(
-                    "stream %s ends at sequence %d, before the position %d that was read up to: nothing is committed",
-                    state.name,
-                    state.last_seq,
-                    next_sequence,
-                )
-                return
+            log.warning(
+                "stream %s ends at sequence %d, before the position %d that was read up to: nothing is committed",
+                state.name,
+                state.last_seq,
+                next_sequence,
+            )
+            return
         if state.retention == "workqueue":
             if self._consumers.loses_messages(state, consumer):
                 raise several_filters(state.name, self._filters)
             # Other consumers may still hold older messages, so `first_kept` need not move.
             if next_sequence > max(state.first_kept, held.removed):
                 self._consumers.purge(state.name, next_sequence)
-                held.removed = next_sequence
+            held.removed = max(held.removed, next_sequence)
         elif consumer.next < next_sequence or consumer.next > max(next_sequence, state.first_kept):
             if held.resumed and consumer.next > next_sequence:
                 self._not_held(
@@ -267,7 +270,7 @@ class Progress:
         instead (see `LONG`), only as far as other consumers are: what is held for too long does no harm.
         """
         name = state.name
-        long = self._is_long(state)
+        long = is_long(state)
         if long and to > consumer.next:
             self._consumers.sweep(name, to, (self._durable, self._stand_in))
             return self._consumers.info(name, self._durable) or consumer
@@ -288,9 +291,6 @@ class Progress:
         if not long:
             self._consumers.delete(name, self._stand_in)
             held.leftover = False
-
-    def _is_long(self, state: StreamSummary) -> bool:
-        return state.retention == "interest" and is_long(self._consumers.stream(state.name))
 
     # Looking
 
@@ -341,7 +341,7 @@ class Progress:
             if moving.run != self._run:
                 raise taken(self._durable, state.name, moving)
             consumer = self._consumers.create(state.name, self._durable, held.since, moving.next)
-            self._delete_stand_in(state.name, held, long=self._is_long(state))
+            self._delete_stand_in(state.name, held, long=is_long(now))
         else:
             self._not_held(state, self._missing_text(state.name))
             consumer = self._consumers.create(state.name, self._durable, held.since)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -272,10 +273,12 @@ def test_the_stream_is_created_again(
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_a_position_behind_the_end(stream: Maker, retention: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("seen", [6, 8], ids=["looked at after", "looked at before"])
+def test_a_position_after_the_end(stream: Maker, retention: str, seen: int, caplog: pytest.LogCaptureFixture) -> None:
     """A stream that lost its tail will give those sequences to messages that nobody has read."""
     made = stream(retention=retention)
-    Run(made).begin(6, committed=9)
+    run = Run(made).begin(6)
+    run.progress.commit(replace(state_of(made), last_seq=seen), 9)
     assert "ends at sequence 6, before the position 9 that was read up to: nothing is committed" in caplog.text
     made.fill(4)
     assert kept(made) == (1, 10, 10)
