@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyspark
+
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing.process import poll
 
@@ -53,6 +55,9 @@ class Job:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
         folder.mkdir(exist_ok=True)
+        # Python looks here first. To import pyspark from the archive that Spark gives it takes four times as long.
+        with contextlib.suppress(FileExistsError):
+            (folder / "pyspark").symlink_to(Path(pyspark.__file__).parent)
         self._log = folder / "log"
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         work = {
