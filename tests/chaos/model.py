@@ -104,9 +104,12 @@ def repeatable(steps: Iterable[Step], level: str | None, *, own_ids: bool = Fals
 def unreported(step: Step, rows: Counter[str], *, accepts: bool) -> list[str]:
     """Return which losses of a step the query has kept to itself, in words.
 
-    A query reports a loss by failing, or with `accepts` (failOnDataLoss=false) by a warning.
+    A query reports a loss by failing, or with `accepts` (failOnDataLoss=false) by a warning. One that has failed with
+    the loss on one stream warns of those on others when it goes on.
     """
     lines, how = (step.warnings, "warned of") if accepts else (step.errors, "failed with")
+    if not accepts and any(names_loss(error, loss.stream) for error in step.errors for loss in step.losses):
+        lines = [*step.errors, *step.warnings]
     wrong = []
     for loss in step.losses:
         silent = sorted(body for body in loss.loud if body not in rows)

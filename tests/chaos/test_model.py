@@ -93,6 +93,14 @@ def test_a_loss_must_be_reported(loss: Loss, bodies: str, silent: bool) -> None:
         assert bool(unreported(reports[how], rows(bodies), accepts=accepts)) == (silent and not enough)
 
 
+def test_a_query_fails_with_one_of_several_losses() -> None:
+    losses = [LOST, Loss("A1", must=True)]
+    other = WENT.replace("A0", "A1")
+    assert unreported(Step("x", losses, errors=[WENT], warnings=[other]), rows("abc"), accepts=False) == []
+    assert len(unreported(Step("x", losses, errors=[WENT]), rows("abc"), accepts=False)) == 1
+    assert len(unreported(Step("x", losses, warnings=[WENT, other]), rows("abc"), accepts=False)) == 2
+
+
 @pytest.mark.parametrize(
     ("step", "accepts", "level", "alarms"),
     [
