@@ -87,7 +87,7 @@ class LosingWorld(World):
             last = max((at for body, at in sequences.items() if query.reads(self.load.stored[name][body])), default=0)
             if position is None or position.created != streams[name]["created"]:
                 return False
-            return last < position.next <= streams[name]["state"]["last_seq"] + 1
+            return last < position.next <= int(streams[name]["state"]["last_seq"]) + 1
 
         def settled() -> bool:
             queries = self.scenario.queries
