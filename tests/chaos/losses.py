@@ -286,8 +286,9 @@ class LosingWorld(World):
                 stack.enter_context(self.load.held())
                 with self._watched(name):
                     self._recreate(name, fault.seconds)
-            # An interest stream keeps nothing before its consumer exists.
+            # An interest stream keeps nothing before its consumer exists, and each of its replicas knows that.
             self.job.wait(self._all_held, "the consumers that hold messages", LONGEST_RECOVERY)
+            self._ready()
 
     def _recreate(self, name: str, seconds: float) -> None:
         config = self._stream(name)["config"]
