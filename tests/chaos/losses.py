@@ -70,14 +70,21 @@ class LosingWorld(World):
     # Steps
 
     def _settle(self) -> None:
-        """Wait until all queries run with their own options, and have committed messages stored after all that was."""
+        """Wait until all queries have committed what came last, by their own options and without a failure."""
         commits = [f"{query.name}/commits" for query in self.scenario.queries]
         self.job.wait(lambda: min(map(self.job.latest, commits)) >= _BATCHES, f"{_BATCHES} batches", LONGEST_RECOVERY)
         self._read_all()
-        # A batch that was planned before a loss ends before the gap, and leaves it to the next one.
+        failures = -1
+        while failures < len(self.job.failures()):
+            # A batch that was planned before a loss ends before the gap, and leaves it to the next one.
+            failures = len(self.job.failures())
+            self._wait_for_more()
+            self._read_all()
+
+    def _wait_for_more(self) -> None:
+        """Wait until each stream has got more messages."""
         counts = {name: len(bodies) for name, bodies in self.load.stored.items()}
         wait_until(lambda: all(len(self.load.stored[name]) > count for name, count in counts.items()), "more messages")
-        self._read_all()
 
     def _read_all(self) -> None:
         """Wait until each query has committed what its streams hold. Nothing is published meanwhile."""
