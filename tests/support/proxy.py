@@ -12,6 +12,7 @@ Behind a cluster the client also learns the servers' own addresses, and may go r
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -54,7 +55,9 @@ class WireProxy:
         self._links: set[_Link] = set()
         self._hook: Hook | None = None
         self._hook_error: Exception | None = None
-        self._left: int | None = None
+        self._left: dict[str, int] = {}
+        self._piece = _CHUNK
+        self._pause = 0.0
         self._awaited: tuple[bytes, threading.Event] | None = None
         self._cut_done = threading.Event()
         self._client_bytes = bytearray()
@@ -91,14 +94,18 @@ class WireProxy:
         """Close all connections now; bytes under way are lost. New ones are still accepted."""
         self._call(self._cut)
 
-    def cut_after(self, n_bytes_from_server: int) -> threading.Event:
-        """Cut all connections once that many further bytes have been forwarded to clients, not one more.
+    def cut_after(self, count: int, *, to: str = "clients") -> threading.Event:
+        """Cut all connections once that many further bytes have been forwarded to clients or `server`, not one more.
 
         Happens once; returns an event that is set when it has happened.
         """
         done = threading.Event()
-        self._set(_left=n_bytes_from_server, _cut_done=done)
+        self._set(_left={to: count}, _cut_done=done)
         return done
+
+    def pieces(self, size: int = _CHUNK, pause: float = 0.0) -> None:
+        """Forward in pieces of at most `size` bytes from now on, each after `pause` seconds, in both directions."""
+        self._set(_piece=size, _pause=pause)
 
     def stall(self) -> None:
         """Stop to forward, in both directions and for new connections too, without closing anything."""
@@ -118,6 +125,20 @@ class WireProxy:
         reached = threading.Event()
         self._set(_awaited=(containing, reached))
         return reached
+
+    def stall_after(self, containing: bytes, count: int) -> threading.Event:
+        """Stall when the server has sent `count` frames that contain these bytes. What TCP brought with them passes.
+
+        Happens once; returns an event that is set when it has happened.
+        """
+        seen = itertools.count(1)
+
+        def look(frame: bytes) -> bytes:
+            if next(seen) == count:
+                self._flowing.clear()
+            return frame
+
+        return self.replace_frames(containing, count, look)
 
     def forget(self) -> None:
         """Wait no more for what `stall_at` was told."""
@@ -258,8 +279,8 @@ class WireProxy:
                     self._awaited = None
                 self._count()
                 await self._flowing.wait()
-                writer.write(data)
-                await writer.drain()
+                if not await self._forward(data, writer, "server"):
+                    return
 
     async def _from_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = Frames()
@@ -269,17 +290,29 @@ class WireProxy:
                 out = frames.feed(data, self._rewrite if self._hook is not None else None)
                 if self._hook_error is not None:
                     return
-                if self._left is not None:
-                    out = out[: self._left]
-                    self._left -= len(out)
-                writer.write(out)
-                self._count(bytes_to_client=len(out))
-                if self._left == 0:
-                    self._left = None
-                    cutting = asyncio.create_task(self._cut(flush=True))
-                    cutting.add_done_callback(lambda _: self._cut_done.set())
+                if not await self._forward(out, writer, "clients"):
                     return
+
+    async def _forward(self, data: bytes, writer: asyncio.StreamWriter, to: str) -> bool:
+        """Write bytes, and cut all connections if `cut_after` says so: then the result is false."""
+        if to in self._left:
+            data = data[: self._left[to]]
+            self._left[to] -= len(data)
+        last = self._left.get(to) == 0
+        for start in range(0, len(data), self._piece):
+            if self._pause:
+                await asyncio.sleep(self._pause)
+            piece = data[start : start + self._piece]
+            writer.write(piece)
+            if to == "clients":
+                self._count(bytes_to_client=len(piece))
+            if not last:
                 await writer.drain()
+        if last:
+            self._left = {}
+            cutting = asyncio.create_task(self._cut(flush=True))
+            cutting.add_done_callback(lambda _: self._cut_done.set())
+        return not last
 
     def _rewrite(self, frame: bytes) -> bytes:
         if self._hook is None or self._hook_error is not None:
@@ -310,15 +343,14 @@ class _Link:
         self._closing = False
 
     def close(self, flush: bool) -> None:
-        """Begin to close; the task of the link ends soon. `flush` lets the client have what is buffered."""
+        """Begin to close; the task of the link ends soon. `flush` lets both sides have what is buffered."""
         if not self._closing:
             self._closing = True
-            if flush:
-                self.client.close()
-            else:
-                self.client.transport.abort()
-            if self.server is not None:
-                self.server.transport.abort()
+            for writer in (self.client, self.server):
+                if writer is not None and flush:
+                    writer.close()
+                elif writer is not None:
+                    writer.transport.abort()
             for pump in self.pumps:
                 pump.cancel()
             if not self.pumps:

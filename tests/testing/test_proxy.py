@@ -61,6 +61,35 @@ def test_cuts_are_exact_and_new_connections_whole(proxy: WireProxy, client: Raw,
     assert again.message() == b"whole"
 
 
+def test_what_a_client_sends_is_cut_and_forwarded_in_pieces(proxy: WireProxy, client: Raw, dial: Dial) -> None:
+    second = dial()
+    second.hello()
+    proxy.pieces(1, 0.0001)
+    client.echo(b"bytes")
+    assert client.message() == second.message() == b"bytes"
+    proxy.pieces()
+    done = proxy.cut_after(len(b"PUB a 5\r\nwh"), to="server")
+    client.echo(b"whole")
+    assert done.wait(60)
+    assert client.rest() == second.rest() == b""
+    again = dial()
+    again.hello()
+    again.echo(b"whole")
+    assert again.message() == b"whole"
+
+
+def test_stall_after_frames_of_the_server(proxy: WireProxy, client: Raw) -> None:
+    reached = proxy.stall_after(b"MSG a 1", 2)
+    for payload in (b"first", b"second"):
+        client.echo(payload)
+        assert client.message() == payload
+    assert reached.wait(60)
+    client.echo(b"third")
+    assert client.quiet()
+    proxy.unstall()
+    assert client.message() == b"third"
+
+
 def test_stall_holds_everything_and_unstall_delivers_it(proxy: WireProxy, client: Raw, dial: Dial) -> None:
     proxy.stall()
     client.echo(b"late")
