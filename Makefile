@@ -47,7 +47,7 @@ test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests
 test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
 	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
 
-# CHAOS_FAULTS=500 CHAOS_SEED=7 runs as many faults, from that seed on.
+# CHAOS_FAULTS=500 CHAOS_SEED=7 runs as many faults, from that seed on; CHAOS_LONGEST=70 freezes servers for up to 70 s.
 chaos: $(INSTALLED) ## Break servers, wires and Spark in turn under load, and check that no message is lost or comes twice
 	@$(RUN) $(PY) -m pytest -q -o log_cli=true -o log_cli_level=WARNING tests/chaos/test_faults.py
 

@@ -67,6 +67,9 @@ class LosingWorld(World):
         self._settle()
         self._finish(fault.name)
 
+    def happen(self, fault: Fault) -> None:
+        getattr(self, fault.name)(fault)
+
     # Steps
 
     def _settle(self) -> None:
@@ -143,11 +146,11 @@ class LosingWorld(World):
     # What there is
 
     def _stream(self, name: str) -> dict[str, Any]:
-        return self._api(f"STREAM.INFO.{name}")
+        return self.api(f"STREAM.INFO.{name}")
 
     def _present(self, name: str) -> set[int]:
         """The sequences of the messages that a stream has."""
-        state = self._api(f"STREAM.INFO.{name}", {"deleted_details": True})["state"]
+        state = self.api(f"STREAM.INFO.{name}", {"deleted_details": True})["state"]
         return set(range(max(1, state["first_seq"]), state["last_seq"] + 1)) - set(state.get("deleted") or ())
 
     def _position(self, query: Query, log: str, batch: int | None = None) -> dict[str, Position]:
@@ -219,19 +222,19 @@ class LosingWorld(World):
     def stream_purged(self, fault: Fault) -> None:
         _, name = self._chosen(fault)
         with self._behind(fault), self._watched(name):
-            self._api(f"STREAM.PURGE.{name}")
+            self.api(f"STREAM.PURGE.{name}")
 
     def stream_purged_to(self, fault: Fault) -> None:
         """A purge up to the middle of what the query has not committed."""
         query, name = self._chosen(fault)
         with self._behind(fault), self._watched(name):
             after, last = self._position(query, "commits")[name].next, self._stream(name)["state"]["last_seq"]
-            self._api(f"STREAM.PURGE.{name}", {"seq": max(after, (after + last) // 2)})
+            self.api(f"STREAM.PURGE.{name}", {"seq": max(after, (after + last) // 2)})
 
     def subject_purged(self, fault: Fault) -> None:
         _, name = self._chosen(fault)
         with self._behind(fault), self._watched(name):
-            self._api(f"STREAM.PURGE.{name}", {"filter": f"{name}.{fault.target % 3}"})
+            self.api(f"STREAM.PURGE.{name}", {"filter": f"{name}.{fault.target % 3}"})
 
     def messages_deleted(self, fault: Fault) -> None:
         """A few of the messages that the query has not committed, one by one."""
@@ -244,7 +247,7 @@ class LosingWorld(World):
 
     def _delete(self, name: str, sequence: int) -> None:
         with contextlib.suppress(Refused):  # a consumer's acknowledgement was quicker
-            self._api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence, "no_erase": True})
+            self.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence, "no_erase": True})
 
     def messages_pushed_out(self, fault: Fault) -> None:
         """A limit that makes newer messages push out those that nobody has read, and that is taken away again."""
@@ -281,9 +284,9 @@ class LosingWorld(World):
     def _edited(self, name: str, **fields: Any) -> Iterator[None]:
         """While this lasts a stream has other fields in its configuration."""
         config = self._stream(name)["config"]
-        self._api(f"STREAM.UPDATE.{name}", {**config, **fields})
+        self.api(f"STREAM.UPDATE.{name}", {**config, **fields})
         yield
-        self._api(f"STREAM.UPDATE.{name}", config)
+        self.api(f"STREAM.UPDATE.{name}", config)
 
     def stream_recreated(self, fault: Fault) -> None:
         _, name = self._chosen(fault)
@@ -294,14 +297,14 @@ class LosingWorld(World):
                 with self._watched(name):
                     self._recreate(name, fault.seconds)
             # An interest stream keeps nothing before its consumer exists, and each of its replicas knows that.
-            self.job.wait(self._all_held, "the consumers that hold messages", LONGEST_RECOVERY)
+            self.wait(self._all_held, "the consumers that hold messages")
             self._ready()
 
     def _recreate(self, name: str, seconds: float) -> None:
         config = self._stream(name)["config"]
-        self._api(f"STREAM.DELETE.{name}")
+        self.api(f"STREAM.DELETE.{name}")
         threading.Event().wait(seconds)
-        self._api(f"STREAM.CREATE.{name}", config)
+        self.api(f"STREAM.CREATE.{name}", config)
         self._ready()
 
     def store_rolled_back(self, fault: Fault) -> None:
@@ -337,10 +340,10 @@ class LosingWorld(World):
 
         What is under way may be stored again: the stream does not know that it had it.
         """
-        before = {query: Counter(data.decode() for data in stored(self._ask_url, query.target)) for query in queries}
+        before = {query: Counter(data.decode() for data in stored(self.ask_url, query.target)) for query in queries}
         yield
         for query, rows in before.items():
-            lost = rows - Counter(data.decode() for data in stored(self._ask_url, query.target))
+            lost = rows - Counter(data.decode() for data in stored(self.ask_url, query.target))
             self._vanished[query.name] += lost
             if lost:
                 self._seen[query.name].twice |= {
@@ -358,14 +361,14 @@ class LosingWorld(World):
         for server in self.servers:
             wait_until(lambda server=server: not any(client_names(server)), "no client")  # type: ignore[misc]
         yield
-        self._start_job()
+        self.start_job()
 
     def target_purged(self, fault: Fault) -> None:
         """The stream that a query writes to, in the middle of a batch."""
         for query in self.scenario.queries:
             if query.level is not None:
                 with self._stopped(), self._lessened(query):
-                    self._api(f"STREAM.PURGE.{query.target}")
+                    self.api(f"STREAM.PURGE.{query.target}")
 
     def target_recreated(self, fault: Fault) -> None:
         """The stream that a query writes to, in the middle of a batch."""

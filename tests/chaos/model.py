@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _SHOWN = 5
+
+#: Faults that queries may fail of: what the server says then.
+_REASONS = {"disk_full": "file too large (code 500"}
 
 #: The sentences of docs/data-loss.md, after the name of the stream.
 _LOSS = "went before being read|was deleted|lost its tail|after this read was planned|stream not found|are gone"
@@ -39,6 +42,18 @@ def violations(
         for what, bodies in (("missing", missing), ("repeated", repeated), ("never sent", foreign))
         if bodies
     ]
+
+
+def unjustified(errors: Iterable[str], faults: Collection[str]) -> list[str]:
+    """Return the errors that a query should not have failed with, given the faults so far."""
+    reasons = [_REASONS[fault] for fault in faults if fault in _REASONS]
+    return [error for error in errors if not any(reason in error for reason in reasons)]
+
+
+def last_of_each(messages: Mapping[str, str]) -> dict[str, str]:
+    """Return the last message of each subject, as an Object Store bucket keeps the last version of each object."""
+    last = {subject: body for body, subject in messages.items()}
+    return {body: subject for subject, body in last.items()}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 TIMES = {"connectTimeout": "60s", "requestTimeout": "5s", "retryTimeout": "180s"}
 
 _SMALL_BATCHES = {"maxMessagesPerTrigger": "150", "minPartitions": "2", "fetchTimeout": "2s", "fetchBatch": "50"}
+_LARGEST = 1000  # bytes of a message, where there are dead letters
 _HOUR = 3600 * 10**9  # nanoseconds; longer than a run, so that what is sent again is stored once
 
 
@@ -23,7 +24,16 @@ class Source:
     streams: int = 1
     subject: str | None = None
     """The last token of the only subject that it reads; None for all."""
+    of: str = "stream"
+    """The option that names what it reads: ``stream``, ``bucket`` or ``objectBucket``."""
 
+    @property
+    def held(self) -> bool:
+        """Whether its streams keep only what a consumer has not acknowledged."""
+        return "retention" in self.config
+
+
+_BUCKET = {"discard": "new", "allow_rollup_hdrs": True}
 
 SOURCES = {
     "consumer": Source({"readWith": "consumer"}),
@@ -34,7 +44,25 @@ SOURCES = {
     "queue": Source({"durable": "spark"}, {"retention": "workqueue"}),
     "filtered": Source(subject="1"),
     "several": Source(streams=3),
+    "changes": Source(config={"max_msgs_per_subject": 64, **_BUCKET}, of="bucket"),
+    "objects": Source(config=_BUCKET, of="objectBucket"),
 }
+
+#: How the stream's name of a bucket begins.
+_PREFIXES = {"stream": "", "bucket": "KV_", "objectBucket": "OBJ_"}
+_SUBJECTS = {"stream": ("{0}.>",), "bucket": ("$KV.{0}.>",), "objectBucket": ("$O.{0}.C.>", "$O.{0}.M.>")}
+
+#: Options that a query may get anew when it starts again, also in the middle of a batch.
+_RESTARTS = (
+    {"maxMessagesPerTrigger": "40"},
+    {"maxMessagesPerTrigger": "1000"},
+    {"fetchBatch": "7"},
+    {"fetchBatch": "2000", "fetchTimeout": "1s"},
+    {"fetchMaxBytes": "64k"},
+)
+#: The same where no message id depends on how a batch is cut into partitions.
+_CUTS = ({"minPartitions": "1"}, {"minPartitions": "5"}, {"maxMessagesPerPartition": "20"})
+_READERS = tuple({"readWith": kind} for kind in ("consumer", "direct", "auto"))
 
 #: Levels of the sink, each with the duplicate window of its stream in nanoseconds.
 LEVELS = {"at-least-once": _HOUR, "deduplicated": _HOUR, "exactly-once": 10**9}
@@ -50,7 +78,9 @@ class Query:
     accepts: bool = False
     """Whether it goes on after a loss (failOnDataLoss=false)."""
     own_ids: bool = False
-    """Whether the rows that it writes have message ids of the user's."""
+    """Whether its rows have message ids of the user's."""
+    dead_letters: bool = False
+    """Whether rows that can never be stored go to another stream."""
 
     @property
     def source(self) -> Source:
@@ -59,39 +89,91 @@ class Query:
     @property
     def streams(self) -> tuple[str, ...]:
         """The streams that it reads."""
-        return tuple(f"{self.name}{number}" for number in range(self.source.streams))
+        prefix = _PREFIXES[self.source.of]
+        return tuple(f"{prefix}{self.name}{number}" for number in range(self.source.streams))
 
     @property
     def target(self) -> str:
         """The stream that it writes to."""
         return f"{self.name}_OUT"
 
-    def options(self, url: str) -> dict[str, str]:
-        """Its options: those of the sink have the prefix ``sink.``."""
-        of_source = {**TIMES, **_SMALL_BATCHES, **self.source.options, "stream": ",".join(self.streams)}
+    @property
+    def dead(self) -> str:
+        """The stream of its dead letters."""
+        return f"{self.name}_DEAD"
+
+    def options(self, url: str, changed: int | None = None) -> dict[str, str]:
+        """Its options: those of the sink have the prefix ``sink.``. `changed` is the number of a change of them."""
+        names = ",".join(name.removeprefix(_PREFIXES[self.source.of]) for name in self.streams)
+        of_source = {**TIMES, **_SMALL_BATCHES, "servers": url, **self.source.options, self.source.of: names}
         if self.source.subject is not None:
             of_source["subjects"] = ",".join(f"{name}.{self.source.subject}" for name in self.streams)
+        of_sink = {**TIMES, "servers": url, "stream": self.target, "maxInFlight": "60", **self._sink()}
         if self.accepts:
             of_source["failOnDataLoss"] = "false"
+        if changed is not None:
+            changes = self.changes()
+            of_source |= changes[changed % len(changes)]
+            of_sink["delivery"] = of_source.pop("delivery", of_sink.get("delivery", ""))
         if self.level is None:
-            return {"servers": url, **of_source}
-        of_sink = {**TIMES, "servers": url, "delivery": self.level, "stream": self.target, "maxInFlight": "60"}
-        if self.own_ids:
-            of_sink["ids"] = "own"
-        sink = {f"sink.{name}": value for name, value in of_sink.items()}
-        return {"servers": url, **of_source, **sink, "sink.subject": f"{self.target}.row"}
+            return of_source
+        return {**of_source, **{f"sink.{name}": value for name, value in of_sink.items()}, "select": self._columns()}
+
+    def _sink(self) -> dict[str, str]:
+        if self.dead_letters:
+            return {"delivery": str(self.level), "deadLetterSubject": f"{self.dead}.row"}
+        return {"delivery": str(self.level), "subject": f"{self.target}.row"}
+
+    def _columns(self) -> str:
+        """What its sink gets, in SQL: of each five messages one is too large, and one has no subject that there is."""
+        text = "cast(data as string)"
+        number = f"substring_index({text}, ' ', -1)"
+        columns = ["md5(data) as msg_id"] if self.own_ids else []
+        if not self.dead_letters:
+            return ";".join(["data", *columns])
+        columns.append(f"if({number} = '3', cast(rpad({text}, {2 * _LARGEST}, '.') as binary), data) as data")
+        return ";".join([*columns, f"concat('{self.target}.', if({number} = '4', ' ', 'row')) as subject"])
+
+    def changes(self) -> list[Mapping[str, str]]:
+        """The changes of its options that it must survive when it starts again in the middle of a batch."""
+        of_batch = self.level in (None, "at-least-once") or (self.own_ids and self.level == "deduplicated")
+        plain = self.source.of == "stream" and not self.source.held
+        # What was stored with ids within the window may go on with another level that makes ids.
+        other = self.level in ("at-least-once", "deduplicated") and self.source.of != "objectBucket"
+        return [
+            *_RESTARTS,
+            *(_CUTS if of_batch else ()),
+            *(_READERS if plain else ()),
+            *([{"delivery": "exactly-once"}] if other else []),
+        ]
 
     def configs(self, replicas: int) -> dict[str, dict[str, Any]]:
         """The configurations of its streams, by name."""
         common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
-        configs = {name: {**common, "duplicate_window": _HOUR, **self.source.config} for name in self.streams}
+        subjects = _SUBJECTS[self.source.of]
+        configs: dict[str, dict[str, Any]] = {}
+        for name in self.streams:
+            of = [subject.format(name.removeprefix(_PREFIXES[self.source.of])) for subject in subjects]
+            configs[name] = {**common, "subjects": of, "duplicate_window": _HOUR, **self.source.config}
         if self.level is not None:
-            configs[self.target] = {**common, "duplicate_window": LEVELS[self.level]}
+            window = {"duplicate_window": LEVELS[self.level]}
+            most = {"max_msg_size": _LARGEST} if self.dead_letters else {}
+            configs[self.target] = {**common, **window, **most, "subjects": [f"{self.target}.>"]}
+            if self.dead_letters:
+                configs[self.dead] = {**common, **window, "subjects": [f"{self.dead}.>"]}
         return configs
+
+    def dies(self, text: str) -> bool:
+        """Whether the row of this text can never be stored."""
+        return self.dead_letters and text.rpartition(" ")[2] in ("3", "4")
 
     def reads(self, subject: str) -> bool:
         """Whether a message of its streams is one that it reads."""
         return self.source.subject in (None, subject.rpartition(".")[2])
+
+    def __str__(self) -> str:
+        more = [word for word, given in (("own ids", self.own_ids), ("dead letters", self.dead_letters)) if given]
+        return f"{self.name}: {self.kind} to {' with '.join([self.level or 'files', *more])}"
 
 
 @dataclass(frozen=True)
@@ -106,11 +188,20 @@ class Fault:
 
 
 #: What befalls Spark's processes.
-_OF_SPARK = ("workers_killed", "planners_killed", "driver_killed")
+_OF_SPARK = ("workers_killed", "planners_killed", "driver_killed", "driver_killed_between_commits", "options_changed")
+_OF_EXECUTORS = "executor_killed"
 #: What befalls one server, and the wire to it.
-_OF_SERVER = ("server_killed", "server_frozen", "wire_cut", "wire_cut_inside", "wire_stalled", "wire_refused")
+_OF_SERVER = (
+    *("server_killed", "server_frozen", "disk_full", "driver_started_without_server"),
+    *("storage_limited", "streams_limited", "consumers_limited", "connections_limited"),
+    *("wire_cut", "wire_cut_inside", "wire_truncated", "wire_stalled", "wire_refused", "wire_slow", "wire_in_bytes"),
+    *("workers_killed_reading", "workers_killed_writing"),
+)
 #: What befalls a cluster of three.
-_OF_CLUSTER = ("leader_killed", "meta_leader_killed", "leader_frozen", "leader_steps_down", "replicas_changed")
+_OF_CLUSTER = (
+    *("leader_killed", "meta_leader_killed", "leader_frozen", "meta_leader_frozen"),
+    *("leader_steps_down", "replicas_changed"),
+)
 #: What takes messages from a stream, or what a query knows about it (`tests.chaos.losses`).
 _OF_LOSSES = (
     "stream_purged",
@@ -129,6 +220,10 @@ _OF_LOSSES = (
     "offsets_emptied",
     "offsets_cut",
 )
+FAULTS = frozenset((*_OF_SPARK, _OF_EXECUTORS, *_OF_SERVER, *_OF_CLUSTER, *_OF_LOSSES))
+_FREEZES = ("server_frozen", "leader_frozen", "meta_leader_frozen")
+_SHORTEST_FREEZE = 5.0  # seconds: longer than servers wait before they elect another leader
+_LONGEST = 8.0  # seconds, of what is no freeze
 
 
 @dataclass(frozen=True)
@@ -137,39 +232,49 @@ class Scenario:
 
     seed: int
     servers: int
+    executors: bool
+    """Whether tasks run in processes of their own, not in the driver."""
     queries: tuple[Query, ...]
     faults: tuple[Fault, ...]
     losing: bool = False
     """Whether the faults take something away, which the queries must report."""
 
     @classmethod
-    def of(cls, seed: int, faults: int, *, longest: float = 8.0) -> Scenario:
-        """Return the scenario of a seed, with so many faults that last at most `longest` seconds."""
+    def of(cls, seed: int, faults: int, *, longest: float = _LONGEST) -> Scenario:
+        """Return the scenario of a seed, with so many faults, whose freezes last at most `longest` seconds."""
         chance = random.Random(f"faults {seed}")
         servers = 1 if seed % 2 else 3
         losing = seed % 3 == 0
-        kinds = chance.sample(sorted(SOURCES), 3)
+        executors = not losing and chance.random() < 0.25
+        # What a bucket, or a stream of dead letters, may lose is not known here.
+        kinds = chance.sample([kind for kind, source in SOURCES.items() if source.of == "stream" or not losing], 3)
         level = chance.choice(sorted(LEVELS))
-        own_ids = level == "deduplicated" and losing and chance.random() < 0.5
+        own_ids, dead_letters = chance.random() < 0.4, not losing and chance.random() < 0.5
+        if losing:
+            own_ids = own_ids and level == "deduplicated"
+        elif kinds[2] == "objects" and level != "at-least-once":
+            # Objects may be replaced before a batch comes again: only ids of the user's name its rows then.
+            level, own_ids = "deduplicated", True
         accepts = [losing and chance.random() < 0.4 for _ in kinds]
         queries = (
             Query("A", kinds[0], accepts=accepts[0]),
             Query("B", kinds[1], accepts=accepts[1]),
-            Query("C", kinds[2], level, accepts[2], own_ids),
+            Query("C", kinds[2], level, accepts[2], own_ids, dead_letters),
         )
-        if losing:
-            # Each of them once before one comes again.
-            rounds = -(-faults // len(_OF_LOSSES))
-            names = [name for _ in range(rounds) for name in chance.sample(_OF_LOSSES, len(_OF_LOSSES))][:faults]
-        else:
-            of_world = _OF_SERVER if servers == 1 else _OF_CLUSTER
-            names = [chance.choice(_OF_SPARK if chance.random() < 0.25 else of_world) for _ in range(faults)]
-        suffered = tuple(
-            Fault(name, round(chance.uniform(0.0, longest), 1), chance.random() < 0.7, chance.randrange(100))
-            for name in names
-        )
-        return cls(seed, servers, queries, suffered, losing)
+        of_spark = (*_OF_SPARK, _OF_EXECUTORS) if executors else _OF_SPARK
+        pool = _OF_LOSSES if losing else (*of_spark, *(_OF_SERVER if servers == 1 else _OF_CLUSTER))
+        # Each of them once before one comes again.
+        rounds = -(-faults // len(pool))
+        names = [name for _ in range(rounds) for name in chance.sample(pool, len(pool))][:faults]
+
+        def fault(name: str) -> Fault:
+            shortest, most = (_SHORTEST_FREEZE, longest) if name in _FREEZES else (0.0, min(longest, _LONGEST))
+            seconds = round(chance.uniform(min(shortest, most), most), 1)
+            return Fault(name, seconds, chance.random() < 0.7, chance.randrange(100))
+
+        return cls(seed, servers, executors, queries, tuple(map(fault, names)), losing)
 
     def __str__(self) -> str:
-        queries = ", ".join(f"{query.name}: {query.kind} to {query.level or 'files'}" for query in self.queries)
-        return f"seed {self.seed}: {self.servers} server(s); {queries}; {len(self.faults)} faults"
+        where = ", executors of their own" if self.executors else ""
+        queries = ", ".join(map(str, self.queries))
+        return f"seed {self.seed}: {self.servers} server(s){where}; {queries}; {len(self.faults)} faults"

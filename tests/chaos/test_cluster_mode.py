@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from spark_jetstream.testing import NatsServer
-from tests.support.jobs import Job
+from tests.support.jobs import Job, spark_home
 from tests.support.reading import consumers, create, fill, wait_until
 
 COUNT = 3000
@@ -24,15 +23,6 @@ def server() -> Iterator[NatsServer]:
         create(admin, "S")
         fill(admin, "S", COUNT, lambda i: f"part.{i % 5}")
         yield running
-
-
-def spark_home(folder: Path) -> dict[str, str]:
-    """A home of Spark in a folder of ours: the workers of a local cluster keep their files in its folder `work`."""
-    folder.mkdir()
-    for part in Path(pyspark.__file__).parent.iterdir():
-        if part.name != "work":
-            (folder / part.name).symlink_to(part)
-    return {"SPARK_HOME": str(folder)}
 
 
 @pytest.mark.full

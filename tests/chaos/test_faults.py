@@ -4,40 +4,96 @@
     make chaos CHAOS_FAULTS=500 CHAOS_SEED=7    as many faults as it says, from this seed on
 
 A run prints its seed, which repeats it: the same servers, queries and faults in the same order. When exactly a fault
-hits a query, the machine decides.
+hits a query, the machine decides. docs/reliability.md has the faults, and what is checked.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from spark_jetstream.options import SinkOptions, SourceOptions
+from tests.chaos.load import portion_of
 from tests.chaos.losses import LosingWorld
-from tests.chaos.scenario import Scenario
-from tests.chaos.world import World
+from tests.chaos.model import last_of_each, unjustified
+from tests.chaos.scenario import FAULTS, LEVELS, SOURCES, Query, Scenario
+from tests.chaos.world import World, function_of
+from tests.support.project import ROOT
 
 log = logging.getLogger(__name__)
 
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
-FAULTS = int(os.environ.get("CHAOS_FAULTS", "20"))
+COUNT = int(os.environ.get("CHAOS_FAULTS", "20"))
 #: Of one run; then other servers and queries have their turn.
 MOST = 7
-LONGEST = float(os.environ.get("CHAOS_LONGEST", "8"))  # seconds
+LONGEST = float(os.environ.get("CHAOS_LONGEST", "8"))  # seconds, of a server that is frozen
+#: A fault, or several, as the page has them.
+NAME = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
 
 
 def scenarios() -> Iterator[Scenario]:
     """Runs with so many faults together."""
-    for number, begun in enumerate(range(0, FAULTS, MOST)):
-        yield Scenario.of(SEED + number, min(MOST, FAULTS - begun), longest=LONGEST)
+    for number, begun in enumerate(range(0, COUNT, MOST)):
+        yield Scenario.of(SEED + number, min(MOST, COUNT - begun), longest=LONGEST)
 
 
 def test_a_seed_makes_the_same_scenario_each_time() -> None:
     assert Scenario.of(7, 20) == Scenario.of(7, 20)
     assert len({Scenario.of(seed, 20) for seed in range(20)}) == 20
+
+
+def test_every_fault_can_happen_and_every_kind_of_query_is_tried() -> None:
+    chosen = [Scenario.of(seed, 20) for seed in range(200)]
+    assert {fault.name for scenario in chosen for fault in scenario.faults} == FAULTS
+    assert all(hasattr(LosingWorld, name) or callable(function_of(name)) for name in FAULTS)
+    assert {query.kind for scenario in chosen for query in scenario.queries} == SOURCES.keys()
+    sinks = {(query.level, query.own_ids, query.dead_letters) for scenario in chosen for query in scenario.queries}
+    both = (False, True)
+    assert sinks - {(None, False, False)} == {(level, ids, dead) for level in LEVELS for ids in both for dead in both}
+
+
+def test_the_page_has_every_fault() -> None:
+    """docs/reliability.md explains each fault, names no other, and each one tests a promise."""
+    page = (ROOT / "docs/reliability.md").read_text()
+    faults, promises = (page.split(f"\n## {title}")[1].split("\n## ")[0] for title in ("Faults", "Promises"))
+    # The names are in the first column of the one, and in the last column of the other.
+    explained = {name for row in re.findall(r"^\|([^|]*)", faults, re.MULTILINE) for name in NAME.findall(row)}
+    named = {name for row in re.findall(r"([^|]*)\|$", promises, re.MULTILINE) for name in NAME.findall(row)}
+    assert explained == named == FAULTS
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_change_of_options_has_a_meaning(kind: str, level: str) -> None:
+    query = Query("C", kind, level, own_ids=True, dead_letters=True)
+    for changed in (None, *range(len(query.changes()))):
+        options = query.options("nats://127.0.0.1:4222", changed)
+        sink = {name.removeprefix("sink."): value for name, value in options.items() if name.startswith("sink.")}
+        source = {name: value for name, value in options.items() if not name.startswith(("sink.", "select"))}
+        SourceOptions.from_spark(source, streaming=True)
+        SinkOptions.from_spark(sink, streaming=True)
+
+
+def test_a_query_may_fail_of_a_full_disk_and_of_nothing_else() -> None:
+    full = "ApiError: cannot remove what was committed from stream A0: 1.blk: file too large (code 500, error 10051)"
+    assert unjustified([full], {"disk_full"}) == []
+    assert unjustified([full, "OutageError: gone"], {"server_killed"}) == [full, "OutageError: gone"]
+    assert unjustified(["OutageError: gone"], {"disk_full"}) == ["OutageError: gone"]
+
+
+def test_load_of_buckets_keeps_every_revision_and_replaces_objects() -> None:
+    revisions = [portion_of("KV_A0", number).subjects for number in range(1, 100)]
+    subjects = [subject for portion in revisions for subject in portion.values()]
+    assert max(map(subjects.count, set(subjects))) <= 64
+    objects = {text: name for number in range(1, 30) for text, name in portion_of("OBJ_A0", number).subjects.items()}
+    last = last_of_each(objects)
+    assert len(last) == len(set(objects.values())) < len(objects)
+    assert {"OBJ_A0 9 0", "OBJ_A0 19 4", "OBJ_A0 29 2"} < last.keys()
 
 
 @pytest.mark.full

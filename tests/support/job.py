@@ -4,15 +4,17 @@
 
 Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
 `folder/rows/<query>` by Spark's own transactional file sink. With options of a sink, which have the prefix ``sink.``,
-they go to JetStream, and with ``sink.ids`` under ids of their own.
+they go to JetStream; option `select` has the columns, in SQL, with ``;`` between.
 
 A query that fails is started again, and why it failed is a line of `folder/failures`. After an error for which the
 documentation has a way on, it has the options of that (`way_on`) until it has committed a batch. So long there is a
 file `folder/<query>.mended`.
 
 Once `folder/finish` exists, or queries with `availableNow` have ended, `folder/shown` gets what Spark shows of the
-queries, each query reads to the end without limits, and `folder/result.json` has for each query the rows of its sink by the sink's own log, the sequences of a batch read (not
-of a durable one, whose messages go), and the rows that each batch of the last run read.
+queries, and each query reads to the end without limits. `folder/result.json` then has for each query the rows of its
+sink by the sink's own log, the sequences of a batch read (not of a durable one, whose messages go, nor of a bucket),
+and the rows that each batch of the last run read. Of a Key-Value bucket the columns are revision, key and value; of an
+Object Store bucket 0, name, and the content without dots at its end.
 
 With `rows`, `options` are of the sink, for each query, and micro-batch b writes the numbers from b * rows on.
 """
@@ -36,13 +38,22 @@ _SECONDS = 0.2  # between two looks at the queries
 _COLUMNS = "sequence bigint, subject string, data binary"
 _TO_THE_END = {"availableNow": True}
 _SINK = "sink."
+_SELECT = "select"
+_TEXT = "cast(trim(trailing '.' from cast(content as string)) as binary)"
+#: The columns that a query has, by the option that names what it reads.
+_SELECTED = {
+    "stream": ("sequence", "subject", "data"),
+    "bucket": ("revision as sequence", "key as subject", "value as data"),
+    "objectBucket": ("cast(0 as bigint) as sequence", "name as subject", f"{_TEXT} as data"),
+}
 
 Options = Mapping[str, Mapping[str, str]]
 
 
 def source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    given = {name: value for name, value in options.items() if not name.startswith(_SINK)}
-    return spark.readStream.format("jetstream").options(**given).load().select("sequence", "subject", "data")
+    given = {name: value for name, value in options.items() if not name.startswith((_SINK, _SELECT))}
+    selected = next(columns for option, columns in _SELECTED.items() if option in given)
+    return spark.readStream.format("jetstream").options(**given).load().selectExpr(*selected)
 
 
 def start(
@@ -51,8 +62,7 @@ def start(
     """Start a query, or start it again."""
     to = {option.removeprefix(_SINK): value for option, value in options.items() if option.startswith(_SINK)}
     if to:
-        columns = ["data", "string(data) as msg_id"] if to.pop("ids", None) else ["data"]
-        writer = rows.selectExpr(*columns).writeStream.format("jetstream").options(**to)
+        writer = rows.selectExpr(*options.get(_SELECT, "data").split(";")).writeStream.format("jetstream").options(**to)
     else:
         writer = rows.writeStream.format("json").option("path", f"{folder}/rows/{name}")
     checkpoint = f"{folder}/checkpoint/{name}"
@@ -148,7 +158,7 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
             "rows": sorted([row["sequence"], row["subject"], bytes(row["data"]).decode()] for row in files.collect()),
             "ran": [progress["numInputRows"] for progress in queries[name].recentProgress],
         }
-        if "durable" not in given:
+        if "stream" in given and "durable" not in given:
             table = spark.read.format("jetstream").options(**unlimited).load()
             result[name]["batch"] = sorted(row["sequence"] for row in table.select("sequence").collect())
     Path(folder, "result.json").write_text(json.dumps(result))

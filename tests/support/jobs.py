@@ -105,6 +105,14 @@ class Job:
         daemons = [pid for pid, command in self.processes().items() if "daemon pyspark.worker" in command]
         return [pid for pid in daemons if _parent(pid) in daemons]
 
+    def drivers(self) -> list[int]:
+        """The JVM of the driver."""
+        return [pid for pid, command in self.processes().items() if "SparkSubmit" in command]
+
+    def executors(self) -> list[int]:
+        """The JVMs that run tasks, where these are not the driver's (``local-cluster``)."""
+        return [pid for pid, command in self.processes().items() if "CoarseGrainedExecutorBackend" in command]
+
     def latest(self, log: str) -> int:
         """Return the last batch in a log, -1 if there is none."""
         folder = self.folder / log / "_spark_metadata" if log.startswith("rows") else self.checkpoint / log
@@ -196,6 +204,15 @@ def kill(processes: Collection[int], number: signal.Signals = signal.SIGKILL) ->
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
     return len(processes)
+
+
+def spark_home(folder: Path) -> dict[str, str]:
+    """A home of Spark in a folder of ours: the workers of a local cluster keep their files in its folder `work`."""
+    folder.mkdir(exist_ok=True)
+    for part in Path(pyspark.__file__).parent.iterdir():
+        if part.name != "work" and not (folder / part.name).exists():
+            (folder / part.name).symlink_to(part)
+    return {"SPARK_HOME": str(folder)}
 
 
 def job_environment(**more: str) -> dict[str, str]:

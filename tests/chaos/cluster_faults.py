@@ -1,0 +1,65 @@
+"""What befalls a cluster of three: the leader of a stream or of the metadata, and the replicas of a stream."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tests.chaos.scenario import Fault
+
+if TYPE_CHECKING:
+    from tests.chaos.world import World
+
+
+def leader_killed(world: World, fault: Fault) -> None:
+    _killed(world, world.cluster.leader_of(_suffers(world, fault)), fault)
+
+
+def meta_leader_killed(world: World, fault: Fault) -> None:
+    _killed(world, _meta_leader(world), fault)
+
+
+def leader_frozen(world: World, fault: Fault) -> None:
+    _frozen(world, world.cluster.leader_of(_suffers(world, fault)), fault)
+
+
+def meta_leader_frozen(world: World, fault: Fault) -> None:
+    _frozen(world, _meta_leader(world), fault)
+
+
+def leader_steps_down(world: World, fault: Fault) -> None:
+    world.api(f"STREAM.LEADER.STEPDOWN.{_suffers(world, fault)}")
+    world.cluster.wait_ready()
+
+
+def replicas_changed(world: World, fault: Fault) -> None:
+    """Three replicas become one, and three again."""
+    name = _suffers(world, fault)
+    config = world.api(f"STREAM.INFO.{name}")["config"]
+    for replicas in (1, 3):
+        world.api(f"STREAM.UPDATE.{name}", {**config, "num_replicas": replicas})
+        world.cluster.wait_ready()
+
+
+def _suffers(world: World, fault: Fault) -> str:
+    """The stream that a fault concerns."""
+    names = [name for query in world.scenario.queries for name in query.configs(3)]
+    return names[fault.target % len(names)]
+
+
+def _meta_leader(world: World) -> int:
+    leader = world.servers[0].monitor("/jsz")["meta_cluster"]["leader"]
+    return [server.name for server in world.servers].index(leader)
+
+
+def _killed(world: World, index: int, fault: Fault) -> None:
+    world.cluster.kill(index)
+    time.sleep(fault.seconds)
+    world.cluster.restart(index)
+
+
+def _frozen(world: World, index: int, fault: Fault) -> None:
+    world.servers[index].pause()
+    time.sleep(fault.seconds)
+    world.servers[index].resume()
+    world.cluster.wait_ready()

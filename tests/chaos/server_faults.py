@@ -1,0 +1,172 @@
+"""What befalls a single server, its disk and its limits, and the wire to it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from tests.chaos.scenario import Fault
+from tests.support.reading import wait_until
+
+if TYPE_CHECKING:
+    from tests.chaos.world import World
+
+_ROOM = 20_000  # bytes that streams may grow until the limit of the account is reached
+_TOO_MUCH = 10002  # error code of a message that the account has no room for
+_LOG = 4096  # bytes that the log of a server with a full disk may grow
+_NO_ROOM = "file too large"
+_LATE = 0.05  # seconds
+
+
+def configuration(limits: str = "", more: str = "") -> str:
+    """The configuration of a server whose clients are of one account, with these limits of JetStream."""
+    users = 'users: [{ user: "app", password: "app" }]'
+    account = f"jetstream: {{ max_mem: 1GB, max_file: 1TB, {limits} }}, {users}"
+    return f'accounts {{ APP {{ {account} }} }}\nno_auth_user: "app"\n{more}\n'
+
+
+def server_killed(world: World, fault: Fault) -> None:
+    world.server.kill()
+    time.sleep(fault.seconds)
+    world.server.start()
+
+
+def server_frozen(world: World, fault: Fault) -> None:
+    world.server.pause()
+    time.sleep(fault.seconds)
+    world.server.resume()
+
+
+def driver_started_without_server(world: World, fault: Fault) -> None:
+    """The job is started, and the server only when the job has tried to reach it."""
+    world.job.kill()
+    world.server.kill()
+    try:
+        connections = world.proxy.connections
+        world.start_job()
+        world.wait(lambda: world.proxy.connections > connections, "an attempt to connect")
+        time.sleep(fault.seconds)
+    finally:
+        world.server.start()
+
+
+# Room: a query that has never run has no ledger yet, which it could not make then.
+
+
+def disk_full(world: World, fault: Fault) -> None:
+    """No file of the server can be larger than some size; then there is room, and the server is restarted.
+
+    A limit of the process, because to fill a file system needs root. The log is just below it, to say that files are
+    above. A server stores nothing more in a stream until it is restarted: see docs/runbook.md.
+    """
+    world.goes_on()
+    told = world.server.log.count(_NO_ROOM)
+    before = resource.prlimit(world.server.pid, resource.RLIMIT_FSIZE)
+    size = len(world.server.log) + _LOG
+    resource.prlimit(world.server.pid, resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        world.wait(lambda: world.server.log.count(_NO_ROOM) > told, "an error of the server")
+        time.sleep(fault.seconds)
+    finally:
+        resource.prlimit(world.server.pid, resource.RLIMIT_FSIZE, before)
+        world.server.restart()
+
+
+def storage_limited(world: World, fault: Fault) -> None:
+    """The account may not store more. A server takes such limits of its configuration when it starts."""
+    world.goes_on()
+    used = world.api("INFO")["storage"]
+    refused = world.load.refused[_TOO_MUCH]
+    _restart(world, f"max_file: {used + _ROOM}")
+    try:
+        world.wait(lambda: world.load.refused[_TOO_MUCH] > refused, "a message that is refused")
+        time.sleep(fault.seconds)
+    finally:
+        _restart(world)
+
+
+def streams_limited(world: World, fault: Fault) -> None:
+    """The account may not have one stream more."""
+    world.goes_on()
+    _limited(world, fault, f"max_streams: {world.api('INFO')['streams']}")
+
+
+def consumers_limited(world: World, fault: Fault) -> None:
+    """No stream may have more than one consumer."""
+    _limited(world, fault, "max_consumers: 1")
+
+
+def _limited(world: World, fault: Fault, limit: str) -> None:
+    _restart(world, limit)
+    try:
+        time.sleep(fault.seconds)
+    finally:
+        _restart(world)
+
+
+def _restart(world: World, limit: str = "") -> None:
+    world.configuration.write_text(configuration(limit))
+    world.server.restart()
+
+
+def connections_limited(world: World, fault: Fault) -> None:
+    """The server closes all connections but one, and refuses others."""
+    _reload(world, "max_connections: 1")
+    try:
+        time.sleep(fault.seconds)
+    finally:
+        _reload(world)
+
+
+def _reload(world: World, more: str = "") -> None:
+    world.configuration.write_text(configuration(more=more))
+    told = world.server.log.count("Reloaded server configuration")
+    os.kill(world.server.pid, signal.SIGHUP)
+    wait_until(lambda: world.server.log.count("Reloaded server configuration") > told, "a reload")
+
+
+# The wire
+
+
+def wire_cut(world: World, fault: Fault) -> None:
+    world.proxy.cut()
+
+
+def wire_cut_inside(world: World, fault: Fault) -> None:
+    """After so many more bytes of the server, wherever that is in a frame."""
+    world.wait(world.proxy.cut_after(1 + fault.target * 997).is_set, "the cut")
+
+
+def wire_truncated(world: World, fault: Fault) -> None:
+    """After so many more bytes to the server, which has them and not the rest."""
+    world.wait(world.proxy.cut_after(1 + fault.target * 97, to="server").is_set, "the cut")
+
+
+def wire_stalled(world: World, fault: Fault) -> None:
+    world.proxy.stall()
+    time.sleep(fault.seconds)
+    world.proxy.unstall()
+
+
+def wire_refused(world: World, fault: Fault) -> None:
+    world.proxy.refuse()
+    world.proxy.cut()
+    time.sleep(fault.seconds)
+    world.proxy.accept()
+
+
+def wire_slow(world: World, fault: Fault) -> None:
+    """Each piece comes late, in both directions."""
+    world.proxy.pieces(pause=_LATE)
+    time.sleep(fault.seconds)
+    world.proxy.pieces()
+
+
+def wire_in_bytes(world: World, fault: Fault) -> None:
+    """Each byte comes alone, in both directions."""
+    world.proxy.pieces(1)
+    time.sleep(fault.seconds)
+    world.proxy.pieces()

@@ -1,0 +1,130 @@
+"""What befalls Spark: workers, planners, executors and drivers that are killed, and queries with other options."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_jetstream.protocol.conventions import LEDGER_BUCKET
+from tests.chaos.scenario import Fault, Query
+from tests.support.jobs import kill
+from tests.support.publish import Refused
+
+if TYPE_CHECKING:
+    from tests.chaos.world import World
+
+_LOOK = 0.0005  # seconds between two looks at what is on disk for some milliseconds only
+
+
+def workers_killed(world: World, fault: Fault) -> None:
+    """The Python processes that run tasks."""
+    kill(world.job.workers())
+
+
+def planners_killed(world: World, fault: Fault) -> None:
+    """The Python process that plans one of the queries: the query fails, and is started again."""
+    planners = sorted(world.job.planners())
+    kill(planners[fault.target % len(planners) :][:1] if planners else [])
+
+
+def executor_killed(world: World, fault: Fault) -> None:
+    """The JVM of one of two executors, with its Python workers and whatever its tasks have done."""
+    world.wait(lambda: bool(world.job.executors()), "executors")
+    executors = sorted(world.job.executors())
+    kill([executors[fault.target % len(executors)]])
+
+
+def driver_killed(world: World, fault: Fault) -> None:
+    """All processes of the job, which is started again."""
+    world.job.kill()
+    world.start_job()
+
+
+def driver_killed_between_commits(world: World, fault: Fault) -> None:
+    """The same when the sink of a query has a batch that Spark has not noted as done: the batch comes again.
+
+    The driver is stopped to look. If Spark has noted the batch by then, it goes on until the next one.
+    """
+    ahead = [_ahead(world, query) for query in world.scenario.queries if query.level in (None, "exactly-once")]
+
+    def caught() -> bool:
+        if not any(each() for each in ahead):
+            return False
+        drivers = world.job.drivers()
+        kill(drivers, signal.SIGSTOP)
+        if any(each() for each in ahead):
+            return True
+        kill(drivers, signal.SIGCONT)
+        return False
+
+    def look() -> bool:
+        """Many times in a row: it lasts for some milliseconds only."""
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            if caught():
+                return True
+            time.sleep(_LOOK)
+        return False
+
+    world.wait(look, "a batch that a sink has committed and Spark has not")
+    driver_killed(world, fault)
+
+
+def _ahead(world: World, query: Query) -> Callable[[], bool]:
+    """Whether the sink of a query has committed a later batch than Spark."""
+    job = world.job
+    if query.level is None:
+        return lambda: job.latest(f"rows/{query.name}") > job.latest(f"{query.name}/commits")
+    stream, key = f"KV_{LEDGER_BUCKET}", json.loads((job.checkpoint / query.name / "metadata").read_text())["id"]
+
+    def noted() -> bool:
+        committed = job.latest(f"{query.name}/commits")
+        with contextlib.suppress(OSError, Refused):
+            last = {"last_by_subj": f"$KV.{LEDGER_BUCKET}.{key}.batch"}
+            message = world.api(f"STREAM.MSG.GET.{stream}", last)["message"]
+            return int(json.loads(base64.b64decode(message["data"]))["batch"]) > committed
+        return False
+
+    return noted
+
+
+def options_changed(world: World, fault: Fault) -> None:
+    """All processes of the job, whose queries have other options when it is started again."""
+    world.job.kill()
+    world.changed = fault.target
+    world.start_job()
+
+
+def workers_killed_reading(world: World, fault: Fault) -> None:
+    """The Python workers when the server has sent some of the messages that they read, and no more comes."""
+    query = world.scenario.queries[fault.target % len(world.scenario.queries)]
+    # Each text begins with the name of its stream.
+    _kill_at(world, world.proxy.stall_after(b"\r\n%s " % query.streams[0].encode(), 1 + fault.target % 40))
+
+
+def workers_killed_writing(world: World, fault: Fault) -> None:
+    """The same when they have sent rows: these are under way, or are lost, or are stored and the answers under way."""
+    query = world.scenario.queries[-1]
+    if fault.target % 2:
+        held = world.proxy.stall_after(b'{"stream":"%s"' % query.target.encode(), 1 + fault.target % 20)
+    else:
+        held = world.proxy.stall_at(b"%s.row" % query.target.encode())
+    _kill_at(world, held, cut=fault.target % 4 == 0)
+
+
+def _kill_at(world: World, held: threading.Event, *, cut: bool = False) -> None:
+    try:
+        world.wait(held.is_set, "the moment to kill workers")
+        kill(world.job.workers())
+        if cut:
+            world.proxy.cut()
+    finally:
+        world.proxy.drop(None)
+        world.proxy.forget()
+        world.proxy.unstall()
