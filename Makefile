@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all chaos fuzz lint docs release-check bench bench-quick compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all chaos fuzz lint docs audit release-check bench bench-quick compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,7 +68,10 @@ docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs 
 	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict
 	@echo "site/index.html is written"
 
-release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/, install what is in it into empty environments, and run a query there
+audit: $(INSTALLED) ## Look every locked dependency up in PyPI's list of vulnerabilities; needs the internet
+	@$(PY) -m tests.audit
+
+release-check: $(INSTALLED) $(LOCK_VENV)/bin/uv ## Build dist/ and an SBOM, install what is in it into empty environments, and run a query there
 	@$(PY) -m tests.release_check --install $(LOCK_VENV)/bin/uv
 
 bench: $(INSTALLED) ## Measure throughput, latency and memory, half an hour; writes build/bench.json and draws docs/images

@@ -2,11 +2,14 @@
 
 ``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it builds into
 ``dist/``, installs each file with that ``uv`` into an environment of its own, and runs ``tests/quick_start.py`` there.
+It also writes ``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -81,16 +84,44 @@ def check_wheel(wheel: Path) -> None:
     check(entry_points == ENTRY_POINTS, f"its entry points are {entry_points}")
 
 
-def use(file: Path, uv: str, folder: Path) -> None:
-    """Install the file with the locked versions into an empty environment, and run the quick start there."""
+def install(file: Path, extras: str, uv: str, folder: Path) -> Path:
+    """Install the file with the locked versions into an empty environment, and return its Python."""
     python = folder / "bin" / "python"
-    package = f"spark-jetstream[{EXTRAS}] @ {file.as_uri()}"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
     # A wheel of the same version that was installed before does not count. Spark gives a worker ten seconds to start,
     # which is little for one that compiles what it imports.
     fresh = ("--refresh-package", "spark-jetstream", "--compile-bytecode", "--quiet")
     options = (*fresh, "--constraint", "constraints.txt")
+    package = f"spark-jetstream{extras} @ {file.as_uri()}"
     subprocess.run([uv, "pip", "install", "--python", python, *options, package], cwd=ROOT, check=True)
+    return python
+
+
+def write_sbom(wheel: Path, uv: str, folder: Path, sbom: Path) -> None:
+    """Write what the wheel installs without extras, at the locked versions, as CycloneDX JSON; check that it is all."""
+    python = install(wheel, "", uv, folder)
+    options = ("--pyproject", ROOT / "pyproject.toml", "--mc-type", "library", "--output-reproducible")
+    command = (sys.executable, "-m", "cyclonedx_py", "environment", *options, python)
+    bom = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    version = spark_jetstream.__version__
+    # The tool knows neither a version that the build finds out, nor the file.
+    bom["metadata"]["component"] |= {
+        "version": version,
+        "purl": f"pkg:pypi/spark-jetstream@{version}",
+        "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}],
+    }
+    listing = (uv, "pip", "list", "--quiet", "--format", "json", "--python", python)
+    installed = json.loads(subprocess.run(listing, stdout=subprocess.PIPE, check=True).stdout)
+    wanted = {f"pkg:pypi/{one['name']}@{one['version']}" for one in installed}
+    listed = {one["purl"] for one in (*bom["components"], bom["metadata"]["component"])}
+    check(listed == wanted, f"the SBOM differs from what is installed: {sorted(listed ^ wanted)}")
+    sbom.parent.mkdir(parents=True, exist_ok=True)
+    sbom.write_text(json.dumps(bom, indent=2) + "\n", encoding="utf-8")
+
+
+def use(file: Path, uv: str, folder: Path) -> None:
+    """Run the quick start where the file is installed."""
+    python = install(file, f"[{EXTRAS}]", uv, folder)
     # Outside of the repository, and with nothing of the environment that runs this.
     left_out = ("PYTHONPATH", "JAVA_HOME", "SPARK_HOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
@@ -114,6 +145,9 @@ def main() -> None:
             for file in (wheel, sdist):
                 use(file, uv, folder / file.suffix)
                 print(f"{file.name}: installed into an empty environment, and used")
+            sbom = ROOT / "build" / "sbom" / f"{wheel.stem}.cdx.json"
+            write_sbom(wheel, uv, folder / "sbom", sbom)
+            print(f"{sbom.relative_to(ROOT)}: written")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""The audit of the locked dependencies, against a service for advisories that runs here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from tests import audit
+from tests.support.project import ROOT
+from tests.test_repository import locked
+
+
+def test_every_locked_version_is_asked_for_whatever_python_it_is_for() -> None:
+    files = audit.files((ROOT / "constraints.txt").read_text())
+    lines = [[line for line in text.splitlines() if "==" in line] for text in files]
+    assert sorted(line for some in lines for line in some) == sorted(
+        f"{one.name}{one.specifier} \\" for one in locked()
+    )
+    for names in ([line.partition("==")[0] for line in some] for some in lines):
+        assert len(names) == len(set(names))
+
+
+@contextmanager
+def service(vulnerable: str | None, status: int = 200) -> Iterator[tuple[str, set[str]]]:
+    """The URL of a service in the manner of osv.dev, and the packages that it is asked about."""
+    asked = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            query = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.add(f"{query['package']['name']} {query['version']}")
+            known = {"vulns": [{"id": "OSV-1", "summary": "bad", "affected": []}]}
+            body = json.dumps(known if query["package"]["name"] == vulnerable else {}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def audited(url: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.audit", "--vulnerability-service", "osv", "--osv-url", url]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.full
+def test_an_audit_without_a_finding_has_asked_about_every_version() -> None:
+    with service(None) as (url, asked):
+        ran = audited(url)
+    assert ran.returncode == 0, ran.stderr
+    assert asked == {f"{canonicalize_name(one.name)} {str(one.specifier).removeprefix('==')}" for one in locked()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("vulnerable", "status"), [("numpy", 200), (None, 503)], ids=["vulnerable", "unreachable"])
+def test_a_vulnerable_version_and_a_service_out_of_reach_end_the_audit_with_an_error(
+    vulnerable: str | None, status: int
+) -> None:
+    with service(vulnerable, status) as (url, asked):
+        ran = audited(url)
+    assert ran.returncode != 0
+    assert asked
+    assert "the audit of constraints.txt failed" in ran.stderr
+    assert ("numpy" in ran.stdout and "OSV-1" in ran.stdout) is (vulnerable is not None)
