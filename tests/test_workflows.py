@@ -17,7 +17,9 @@ WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
 #: What a job may do beside reading the repository.
 RIGHTS = {
     ("docs", "deploy"): {"pages": "write", "id-token": "write"},
+    ("release", "attest"): {"id-token": "write", "attestations": "write"},
     ("release", "publish"): {"id-token": "write"},
+    ("release", "announce"): {"contents": "write"},
 }
 
 
@@ -33,7 +35,7 @@ def test_all_files_are_yaml() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_jobs_have_few_rights_end_in_time_and_use_named_versions(path: Path) -> None:
+def test_jobs_have_few_rights_and_end_in_time(path: Path) -> None:
     workflow = read(path)
     assert workflow["permissions"] == {"contents": "read"}
     assert "concurrency" in workflow
@@ -41,12 +43,26 @@ def test_jobs_have_few_rights_end_in_time_and_use_named_versions(path: Path) -> 
         assert 0 < int(job["timeout-minutes"]) <= 120, name
         assert job.get("permissions", {}) == RIGHTS.get((path.stem, name), {})
         for step in job["steps"]:
-            used = step.get("uses", "")
-            assert not used or re.fullmatch(r"[\w./-]+@(v\d+|release/v1|[0-9a-f]{40})", used), used
-            if used.startswith("actions/checkout@"):
+            if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] == "false"
             # A name or a branch that somebody else chose is never part of a script.
             assert "${{" not in step.get("run", "")
+
+
+def test_actions_are_pinned_by_commit_and_each_by_one() -> None:
+    # A tag can be moved to another commit; the comment is what people and Dependabot read.
+    text = "\n".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
+    used = re.findall(r"^.*\buses:(.*)$", text, re.MULTILINE)
+    pins = [re.fullmatch(r" ([\w./-]+)@[0-9a-f]{40} # v\d+\.\d+\.\d+", each) for each in sorted(set(used))]
+    assert None not in pins, used
+    assert len({pin[1] for pin in pins if pin}) == len(pins) > 5
+
+
+def test_files_are_published_after_they_were_audited_and_attested() -> None:
+    jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
+    steps = [step.get("run") for step in jobs["build"]["steps"]]
+    assert steps.index("make audit") < steps.index("make release-check")
+    assert jobs["publish"]["needs"] == "attest"
 
 
 def test_what_workflows_run_exists() -> None:
@@ -55,7 +71,7 @@ def test_what_workflows_run_exists() -> None:
     steps = [step for path in WORKFLOWS for job in read(path)["jobs"].values() for step in job["steps"]]
     run = "\n".join(step["run"] for step in steps if "run" in step)
     called = set(re.findall(r"\bmake ([\w-]+)", run))
-    assert {"lint", "test", "docs", "release-check", "lock", "matrix"} <= called <= made
+    assert {"lint", "test", "docs", "audit", "release-check", "lock", "matrix"} <= called <= made
     for script in re.findall(r"^(\.\S+)", run, re.MULTILINE):
         assert (ROOT / script).is_file(), script
 
