@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all chaos fuzz lint docs audit release-check bench bench-quick compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all chaos soak fuzz lint docs audit release-check bench bench-quick compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the 
 # CHAOS_FAULTS=500 CHAOS_SEED=7 runs as many faults, from that seed on; CHAOS_LONGEST=70 freezes servers for up to 70 s.
 chaos: $(INSTALLED) ## Break servers, wires and Spark in turn under load, and check that no message is lost or comes twice
 	@$(RUN) $(PY) -m pytest -q -o log_cli=true -o log_cli_level=WARNING tests/chaos/test_faults.py
+
+# SOAK_SECONDS=7200 SOAK_SEED=7 runs as long, with another order of restarts.
+soak: $(INSTALLED) ## Run under load for an hour with a restart each minute, and check that nothing grows and nothing is lost
+	@$(RUN) $(PY) -m tests.chaos.soak build/soak.txt
 
 # FUZZ_SECONDS=3600 FUZZ_TARGET=wire FUZZ_SEED=7 is an hour for one target, from that seed on.
 fuzz: $(INSTALLED) ## Give everything that reads bytes of others inputs that nobody meant, ten minutes; prints the seed

@@ -74,7 +74,7 @@ def test_every_module_says_what_it_is_for() -> None:
 # -- build --
 
 TARGETS = [
-    "help", "setup", "demo", "test", "test-all", "chaos", "fuzz", "lint", "docs", "audit", "release-check", "bench",
+    "help", "setup", "demo", "test", "test-all", "chaos", "soak", "fuzz", "lint", "docs", "audit", "release-check", "bench",
     "bench-quick", "compat-sparks", "matrix", "lock", "clean",
 ]  # fmt: skip
 

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from spark_jetstream.client.pool import close_all
@@ -46,6 +47,9 @@ def function_of(fault: str) -> Callable[[World, Fault], None]:
 
 class World:
     """Everything that a scenario needs. The context manager starts it, and ends all that it started."""
+
+    conf: Mapping[str, str] = MappingProxyType({})
+    """What Spark is configured with beside what all scenarios need."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario = scenario
@@ -118,6 +122,7 @@ class World:
             "spark.sql.streaming.minBatchesToRetain": "100000",
             "spark.local.dir": str(temporary),
             "spark.ui.showConsoleProgress": "false",
+            **self.conf,
         }
         environment = {"TMPDIR": str(temporary)}
         if self.scenario.executors:

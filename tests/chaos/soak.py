@@ -1,0 +1,293 @@
+"""An hour under load with a restart each minute: nothing is lost, nothing comes twice, and nothing grows.
+
+    make soak                                 an hour
+    make soak SOAK_SECONDS=7200 SOAK_SEED=7   two hours, with another order of restarts
+
+Three queries copy a stream each to another one, exactly once, on a cluster of three servers. Each minute one of the
+servers, the leader of a stream, the newest planner, the newer half of the Python workers, or once, in the middle, the
+whole job is killed and starts again. The processes that are not killed grow old, and show what restarts leave in them.
+
+When all queries have gone on after a restart, the measures are taken until the minute ends. A row has the least of
+each: a leak never goes away, and what a batch needs for a moment does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.scenario import Fault, Query, Scenario
+from tests.chaos.world import World
+from tests.support.jobs import kill
+from tests.support.reading import api, consumers
+
+EVERY = 60.0  # seconds from one restart to the next
+SETTLED = 5  # rows before those that the end is compared with
+COMPARED = 3  # rows whose medians are compared
+_LOOK = 3.0  # seconds between two looks at the measures
+_DOWN = 3.0  # seconds that a server is down
+_LONGEST = 180.0  # seconds until a killed planner is replaced
+_HEAP = 1024  # MiB
+_COMING_AND_GOING = "block-manager-"  # how the names of such threads begin
+_LEDGER = "KV_spark_jetstream_ledger"
+
+#: All of the heap is resident from the start: what the JVM has beside it is what Spark and the connector need, and not
+#: when the collector thinks that it must run. A full collection says what of the heap is in use. Spark keeps no more of
+#: its history after minutes than after hours.
+_CONF = {
+    "spark.driver.memory": f"{_HEAP}m",
+    "spark.cleaner.periodicGC.interval": "20s",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms{_HEAP}m -XX:+AlwaysPreTouch -Xlog:gc:file="
+
+Row = Mapping[str, float]
+"""The measures by name. One that could not be taken is not there."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a column has, and by how much it may be larger at the end."""
+
+    of: str
+    bound: float
+
+
+MEASURES = {
+    "heap": Measure("MiB in use in the heap of the driver's JVM after a full collection", 16),
+    "jvm": Measure("MiB of the driver's JVM beside its heap", 48),
+    "jvm-fds": Measure("descriptors of the driver's JVM", 20),
+    "jvm-thr": Measure("threads of the driver's JVM", 10),
+    "plan": Measure("MiB that only the largest planner process has", 8),
+    "plan-fds": Measure("descriptors of the planner process with the most", 2),
+    "plan-thr": Measure("threads of the planner process with the most", 1),
+    "planners": Measure("planner processes", 0),
+    "work": Measure("MiB that only the largest Python worker has, whatever it does for Spark", 8),
+    "work-fds": Measure("descriptors of the Python worker with the most", 2),
+    "work-thr": Measure("threads of the Python worker with the most", 1),
+    "procs": Measure("processes of the job", 3),
+    "cons": Measure("consumers on the servers", 3),
+    "conns": Measure("connections to the servers", 3),
+    "subs": Measure("subscriptions of these connections", 12),
+    "ledger": Measure("messages in the ledger of exactly-once", 2),
+}
+
+
+# Measuring
+
+
+def in_use(log: str) -> float | None:
+    """Return the MiB of the heap in use after the last full collection of a JVM's log, None if there was none."""
+    found = re.findall(r"Pause Full.* \d+M->(\d+)M\(", log)
+    return float(found[-1]) if found else None
+
+
+def of_process(pid: int) -> dict[str, float]:
+    """The MiB that only this process has, all that are resident, and the numbers of its descriptors and threads.
+
+    Pages that a worker shares with the daemon that forked it are not its own. Threads of which Spark starts a hundred
+    after each collection, and ends them when they were idle for a minute, are not counted.
+    """
+    folder = Path("/proc", str(pid))
+    rollup, status = folder.joinpath("smaps_rollup").read_text(), folder.joinpath("status").read_text()
+    names = []
+    for path in folder.glob("task/*/comm"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            names.append(path.read_text())
+    return {
+        "private": sum(int(size) for size in re.findall(r"Private_Dirty: +(\d+)", rollup)) / 1024,
+        "resident": sum(int(size) for size in re.findall(r"VmRSS:\s+(\d+)", status)) / 1024,
+        "fds": len(list(folder.joinpath("fd").iterdir())),
+        "threads": sum(not name.startswith(_COMING_AND_GOING) for name in names),
+    }
+
+
+def _most(pids: Sequence[int]) -> dict[str, float]:
+    """The largest of each measure of some processes; nothing if there are none."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            found.append(of_process(pid))
+    return {name: max(each[name] for each in found) for name in found[0]} if found else {}
+
+
+def on_servers(world: World) -> dict[str, float]:
+    """What all clients have on the servers."""
+    url = world.servers[0].url
+    streams = api(url, "STREAM.NAMES").get("streams") or []
+    clients = [each for server in world.servers for each in server.monitor("/connz")["connections"]]
+    ledger = {"ledger": api(url, f"STREAM.INFO.{_LEDGER}")["state"]["messages"]} if _LEDGER in streams else {}
+    return {
+        "cons": sum(len(consumers(url, name)) for name in streams),
+        "conns": len(clients),
+        "subs": sum(each["subscriptions"] for each in clients),
+        **ledger,
+    }
+
+
+def look(world: SoakWorld) -> Row:
+    """All measures, now."""
+    processes, planners = world.job.processes(), world.job.planners()
+    # Not only tasks run there: others check and commit what a query writes.
+    workers = [pid for pid, command in processes.items() if "daemon" in command]
+    jvm = _most([pid for pid, command in processes.items() if "SparkSubmit" in command])
+    row = {"planners": float(len(planners)), "procs": float(len(processes)), **on_servers(world)}
+    if jvm:
+        row |= {"jvm": jvm["resident"] - _HEAP, "jvm-fds": jvm["fds"], "jvm-thr": jvm["threads"]}
+    for name, pids in (("plan", planners), ("work", workers)):
+        if most := _most(pids):
+            row |= {name: most["private"], f"{name}-fds": most["fds"], f"{name}-thr": most["threads"]}
+    heap = in_use(world.collections.read_text()) if world.collections.exists() else None
+    return row if heap is None else {**row, "heap": heap}
+
+
+def least(looks: Sequence[Row]) -> Row:
+    """The least of each measure."""
+    return {name: min(each[name] for each in looks if name in each) for name in set().union(*looks)}
+
+
+# Judging
+
+
+def grown(rows: Sequence[Row]) -> list[str]:
+    """Return what is larger at the end than it was when all had settled by more than its bound, in words.
+
+    Raises ValueError if there are too few rows to tell.
+    """
+    if len(rows) < SETTLED + 2 * COMPARED:
+        raise ValueError(f"{len(rows)} rows are too few: {SETTLED} to settle, and twice {COMPARED} to compare")
+    wrong = []
+    for name, measure in MEASURES.items():
+        before, after = (_median(some, name) for some in (rows[SETTLED:][:COMPARED], rows[-COMPARED:]))
+        if before is None or after is None:
+            wrong.append(f"{measure.of}: not measured")
+        elif after > before + measure.bound:
+            wrong.append(
+                f"{measure.of}: {before:g} before and {after:g} at the end, which is more than {measure.bound:g} more"
+            )
+    return wrong
+
+
+def _median(rows: Sequence[Row], name: str) -> float | None:
+    found = [row[name] for row in rows if name in row]
+    return statistics.median(found) if found else None
+
+
+# Running
+
+
+class SoakWorld(World):
+    """Three queries, exactly once, on a cluster of three servers."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        kinds = {"A": "consumer", "B": "direct", "C": "durable"}
+        queries = tuple(Query(name, kind, "exactly-once") for name, kind in kinds.items())
+        super().__init__(Scenario(seed=seed, servers=3, queries=queries, faults=()), folder)
+        self.collections = folder / "gc.log"
+        """Where the driver's JVM writes down its garbage collections."""
+        self.conf = {**_CONF, "spark.driver.extraJavaOptions": f"{_JAVA}{self.collections}"}
+
+    def restart(self, what: str, number: int) -> None:
+        """Kill one of several and let it start again; all queries have gone on when this returns."""
+        if what == "planner":
+            newest = sorted(self.job.planners())[-1:]
+            kill(newest)
+            # Its query may still end a batch that was planned before.
+            queries = len(self.scenario.queries)
+            self.job.wait(
+                lambda: len(set(self.job.planners()).difference(newest)) == queries, "the new planner", _LONGEST
+            )
+        elif what == "workers":
+            workers = sorted(self.job.workers())
+            kill(workers[len(workers) // 2 :])
+        elif what == "server":
+            self.cluster.kill(number % 3)
+            threading.Event().wait(_DOWN)
+            self.cluster.restart(number % 3)
+        else:
+            self.run(Fault({"leader": "leader_killed", "driver": "driver_killed"}[what], _DOWN, False, number))
+        self.goes_on()
+
+
+def restarts(seed: int, rounds: int) -> Iterator[tuple[str, int]]:
+    """What is restarted in each round, and which of several; the driver once, in the middle."""
+    chance = random.Random(f"soak {seed}")
+    turn: list[str] = []
+    for number in range(rounds):
+        turn = turn or chance.sample(["planner", "workers", "server", "leader"], 4)
+        yield ("driver" if number == rounds // 2 else turn.pop()), chance.randrange(100)
+
+
+def soak(world: SoakWorld, rounds: int, *, every: float = EVERY) -> Iterator[tuple[str, Row]]:
+    """Yield what was restarted and the measures after it: a row each `every` seconds, if all goes on by then."""
+    world.goes_on()
+    for what, number in restarts(world.scenario.seed, rounds):
+        end = time.monotonic() + every
+        world.restart(what, number)
+        looks = [look(world)]
+        while time.monotonic() < end:
+            threading.Event().wait(_LOOK)
+            looks.append(look(world))
+        yield what, least(looks)
+
+
+def line(number: object, what: str, row: Row) -> str:
+    """A row of the table."""
+    return _cells(f"{number!s:>4} {what:<8}", {name: f"{value:.0f}" for name, value in row.items()})
+
+
+def head() -> str:
+    """The first line of the table."""
+    return _cells(" min restart ", {name: name for name in MEASURES})
+
+
+def _cells(begin: str, cells: Mapping[str, str]) -> str:
+    return begin + "".join(f"{cells.get(name, '-'):>{max(len(name), 4) + 1}}" for name in MEASURES)
+
+
+def main() -> None:
+    seconds, seed = float(os.environ.get("SOAK_SECONDS", "3600")), int(os.environ.get("SOAK_SEED", "1"))
+    rounds, fewest = int(seconds // EVERY), SETTLED + 2 * COMPARED
+    if rounds < fewest:
+        raise SystemExit(
+            f"SOAK_SECONDS is {seconds:g}, and must be at least {fewest * EVERY:g}: nothing can be compared"
+        )
+    table = Path(sys.argv[1])
+    table.parent.mkdir(parents=True, exist_ok=True)
+
+    with tempfile.TemporaryDirectory() as folder, table.open("w") as file:
+
+        def say(text: str) -> None:
+            print(text, flush=True)
+            print(text, file=file, flush=True)
+
+        say(f"seed {seed}: {rounds} minutes\n\n{head()}")
+        world, rows = SoakWorld(seed, Path(folder, "job")), []
+        with world:
+            for what, row in soak(world, rounds):
+                rows.append(row)
+                say(line(len(rows), what, row))
+            say("")
+            for name, measure in MEASURES.items():
+                say(f"{name:<9} {measure.of}; may grow by {measure.bound:g}")
+            wrong = [*grown(rows), *world.violations()]
+            say(f"\n{sum(map(len, world.load.stored.values()))} messages")
+        say("\n".join(f"FAILED: {each}" for each in wrong) or "nothing grew, nothing was lost, nothing came twice")
+    if wrong:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
