@@ -250,7 +250,7 @@ def line(number: object, what: str, row: Row) -> str:
 
 def head() -> str:
     """The first line of the table."""
-    return _cells(" min restart ", {name: name for name in MEASURES})
+    return _cells(" row restart ", {name: name for name in MEASURES})
 
 
 def _cells(begin: str, cells: Mapping[str, str]) -> str:
