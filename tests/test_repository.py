@@ -74,8 +74,8 @@ def test_every_module_says_what_it_is_for() -> None:
 # -- build --
 
 TARGETS = [
-    "help", "setup", "demo", "test", "test-all", "chaos", "soak", "fuzz", "lint", "docs", "audit", "release-check", "bench",
-    "bench-quick", "compat-sparks", "matrix", "lock", "clean",
+    "help", "setup", "demo", "test", "test-all", "chaos", "soak", "fuzz", "lint", "docs", "audit", "release-check",
+    "bench", "bench-quick", "compat-sparks", "matrix", "lock", "clean",
 ]  # fmt: skip
 
 

@@ -244,7 +244,7 @@ class Planner:
                     for name, state in states.items()
                 }
             waiting = {
-                name: backlogs[name] * state.bytes // state.messages if state.messages else backlogs[name]
+                name: -(-backlogs[name] * state.bytes // state.messages) if state.messages else backlogs[name]
                 for name, state in states.items()
             }
             for name, limit in share(options.max_bytes_per_trigger, waiting).items():

@@ -50,6 +50,7 @@ _CONF = {
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
     "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.minBatchesToRetain": "100",
 }
 _JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms{_HEAP}m -XX:+AlwaysPreTouch -Xlog:gc:file="
 
@@ -193,7 +194,7 @@ class SoakWorld(World):
 
     def __init__(self, seed: int, folder: Path) -> None:
         queries = (Query("A", "consumer", "exactly-once"), Query("B", "durable", "exactly-once"))
-        super().__init__(Scenario(seed=seed, servers=3, queries=queries, faults=()), folder)
+        super().__init__(Scenario(seed=seed, servers=3, executors=False, queries=queries, faults=()), folder)
         self.collections = folder / "gc.log"
         """Where the driver's JVM writes down its garbage collections."""
         self.conf = {**_CONF, "spark.driver.extraJavaOptions": f"{_JAVA}{self.collections}"}

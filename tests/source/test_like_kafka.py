@@ -172,7 +172,8 @@ def test_max_offsets_per_trigger(stream: MakeStream) -> None:
 def test_rate_limit_set_to_long_max_should_not_overflow(stream: MakeStream) -> None:
     s = stream()
     s.fill(30)
-    query = Query(s.url, s.name, startingOffsets=json.dumps({s.name: 6}), maxMessagesPerTrigger=2**63 - 1)
+    start = json.dumps({s.name: 6})
+    query = Query(s.url, s.name, startingOffsets=start, maxMessagesPerTrigger=2**63 - 1, maxBytesPerTrigger="1024t")
     assert query.run().counts == [25]
 
 
