@@ -130,7 +130,7 @@ def test_a_short_soak_measures_everything_and_loses_nothing(tmp_path: Path) -> N
         # Only the durable consumer is left; what a client takes now is seen.
         before = on_servers(world)
         assert (before["cons"], before["conns"]) == (1, 0)
-        with Publisher(world.servers[0].url) as publisher:
+        with Publisher(world.servers[0].url, name="leak") as publisher:
             config = {"name": "leak", "inactive_threshold": 10**12}
             publisher.api("CONSUMER.CREATE.A0.leak", {"stream_name": "A0", "config": config})
             after = on_servers(world)
