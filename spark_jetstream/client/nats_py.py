@@ -218,7 +218,15 @@ class NotEncrypted(ConnectionRefusedError):
 
 
 class _EncryptedProtocol(asyncio.StreamReaderProtocol):
-    """Feeds the reader of an encrypted connection. TLS cannot be half open: asyncio warns otherwise."""
+    """Feeds the reader of an encrypted connection. TLS cannot be half open: asyncio warns otherwise.
+
+    The event loop keeps it until the connection has ended. It keeps the writer of the plain connection, which asyncio
+    would close, with a warning, if nobody held it while TLS says goodbye.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, plain: asyncio.StreamWriter) -> None:
+        super().__init__(reader)
+        self._plain = plain
 
     def eof_received(self) -> bool:
         super().eof_received()
@@ -267,7 +275,7 @@ class BulkTransport(TcpTransport):
             raise NotEncrypted(_PLAIN)
         loop = asyncio.get_running_loop()
         reader = PieceReader(_READ_SIZE)
-        protocol = _EncryptedProtocol(reader)
+        protocol = _EncryptedProtocol(reader, plain)
         hostname = uri if isinstance(uri, str) else uri.hostname
         starting = loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
         transport: Any = await asyncio.wait_for(starting, connect_timeout)

@@ -7,7 +7,9 @@ import gc
 import json
 import os
 import re
+import socket
 import ssl
+import threading
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +17,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import trustme
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport, WebSocketTransport
@@ -38,6 +42,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
 from tests.support.client import forks, in_child, tls_config
@@ -491,6 +496,39 @@ def test_large_reads_over_tls(loaded: NatsServer, kind: str, tmp_path: Path) -> 
     assert isinstance(transport, nats_py.BulkTransport)
     assert transport._io_writer is not None
     assert isinstance(transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
+
+
+def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> None:
+    authority, ended = trustme.CA(), threading.Event()
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server_side)
+    client_side = ssl.create_default_context()
+    authority.configure_trust(client_side)
+
+    def accept(listener: socket.socket) -> None:
+        with listener.accept()[0] as plain, server_side.wrap_socket(plain, server_side=True):
+            ended.wait(60)
+
+    async def close(port: int) -> None:
+        uri = urlsplit(f"tls://127.0.0.1:{port}")
+        transport = nats_py.BulkTransport(requires_tls=True, check=InfoCheck(), paced=lambda: False)
+        await transport.connect(uri, 0, 60)
+        plain = transport._bare_io_writer.transport  # type: ignore[union-attr]
+        await transport.connect_tls(uri, client_side, 0, 60)
+        transport.close()  # type: ignore[no-untyped-call]
+        del transport
+        gc.collect()
+        assert not plain.is_closing()
+        plain.abort()
+        await asyncio.sleep(0)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(accept, listener)
+        try:
+            asyncio.run(close(listener.getsockname()[1]))
+        finally:
+            ended.set()
+        accepted.result()
 
 
 def test_a_server_without_the_tls_that_was_asked_for(server: NatsServer) -> None:
