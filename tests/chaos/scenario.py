@@ -28,6 +28,11 @@ class Source:
     """The option that names what it reads: ``stream``, ``bucket`` or ``objectBucket``."""
 
     @property
+    def durable(self) -> bool:
+        """Whether a consumer on the server has its position."""
+        return "durable" in self.options
+
+    @property
     def held(self) -> bool:
         """Whether its streams keep only what a consumer has not acknowledged."""
         return "retention" in self.config
@@ -190,6 +195,8 @@ class Fault:
 #: What befalls Spark's processes.
 _OF_SPARK = ("workers_killed", "planners_killed", "driver_killed", "driver_killed_between_commits", "options_changed")
 _OF_EXECUTORS = "executor_killed"
+#: The same, where a query has its position on the server.
+_OF_DURABLE = "planners_killed_committing"
 #: What befalls one server, and the wire to it.
 _OF_SERVER = (
     *("server_killed", "server_frozen", "disk_full", "driver_started_without_server"),
@@ -220,7 +227,7 @@ _OF_LOSSES = (
     "offsets_emptied",
     "offsets_cut",
 )
-FAULTS = frozenset((*_OF_SPARK, _OF_EXECUTORS, *_OF_SERVER, *_OF_CLUSTER, *_OF_LOSSES))
+FAULTS = frozenset((*_OF_SPARK, _OF_EXECUTORS, _OF_DURABLE, *_OF_SERVER, *_OF_CLUSTER, *_OF_LOSSES))
 _FREEZES = ("server_frozen", "leader_frozen", "meta_leader_frozen")
 _SHORTEST_FREEZE = 5.0  # seconds: longer than servers wait before they elect another leader
 _LONGEST = 8.0  # seconds, of what is no freeze
@@ -261,7 +268,8 @@ class Scenario:
             Query("B", kinds[1], accepts=accepts[1]),
             Query("C", kinds[2], level, accepts[2], own_ids, dead_letters),
         )
-        of_spark = (*_OF_SPARK, _OF_EXECUTORS) if executors else _OF_SPARK
+        durable = servers == 1 and any(SOURCES[kind].durable for kind in kinds)
+        of_spark = (*_OF_SPARK, *([_OF_EXECUTORS] if executors else []), *([_OF_DURABLE] if durable else []))
         pool = _OF_LOSSES if losing else (*of_spark, *(_OF_SERVER if servers == 1 else _OF_CLUSTER))
         # Each of them once before one comes again.
         rounds = -(-faults // len(pool))

@@ -8,7 +8,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
@@ -105,7 +105,8 @@ def workers_killed_reading(world: World, fault: Fault) -> None:
     """The Python workers when the server has sent some of the messages that they read, and no more comes."""
     query = world.scenario.queries[fault.target % len(world.scenario.queries)]
     # Each text begins with the name of its stream.
-    _kill_at(world, world.proxy.stall_after(b"\r\n%s " % query.streams[0].encode(), 1 + fault.target % 40))
+    held = world.proxy.stall_after(b"\r\n%s " % query.streams[0].encode(), 1 + fault.target % 40)
+    _kill_at(world, held, world.job.workers)
 
 
 def workers_killed_writing(world: World, fault: Fault) -> None:
@@ -115,13 +116,35 @@ def workers_killed_writing(world: World, fault: Fault) -> None:
         held = world.proxy.stall_after(b'{"stream":"%s"' % query.target.encode(), 1 + fault.target % 20)
     else:
         held = world.proxy.stall_at(b"%s.row" % query.target.encode())
-    _kill_at(world, held, cut=fault.target % 4 == 0)
+    _kill_at(world, held, world.job.workers, cut=fault.target % 4 == 0)
 
 
-def _kill_at(world: World, held: threading.Event, *, cut: bool = False) -> None:
+def planners_killed_committing(world: World, fault: Fault) -> None:
+    """The planners when a query moves its consumer: the request is under way, or lost, or its answer is lost.
+
+    The request lets go of a batch's messages. Or it takes the consumer over for a new run, after a planner was killed.
+    """
+    durable = [query for query in world.scenario.queries if query.source.durable]
+    rest, at = divmod(fault.target, len(durable))
+    cut, moment = divmod(rest, 3)
+    query = durable[at]
+    name, purges = query.streams[0].encode(), query.source.config.get("retention") == "workqueue"
+    if moment == 0:
+        answer = b"stream_purge_response" if purges else b"consumer_reset_response"
+        held = world.proxy.replace_frames(answer, 1, lambda frame: b"")
+    elif moment == 1:
+        held = world.proxy.stall_at(b"$JS.API.%s.%s" % (b"STREAM.PURGE" if purges else b"CONSUMER.RESET", name))
+    else:
+        held = world.proxy.stall_at(b"$JS.API.CONSUMER.CREATE.%s.spark " % name)
+        kill(world.job.planners())
+    _kill_at(world, held, world.job.planners, cut=cut % 2 == 1)
+
+
+def _kill_at(world: World, held: threading.Event, victims: Callable[[], Collection[int]], *, cut: bool = False) -> None:
+    """Kill at a moment when the wire may stand still. What was held back is lost, or it comes after the death."""
     try:
-        world.wait(held.is_set, "the moment to kill workers")
-        kill(world.job.workers())
+        world.wait(held.is_set, "the moment to kill")
+        kill(victims())
         if cut:
             world.proxy.cut()
     finally:

@@ -21,7 +21,7 @@ from spark_jetstream.options import SinkOptions, SourceOptions
 from tests.chaos.load import portion_of
 from tests.chaos.losses import LosingWorld
 from tests.chaos.model import last_of_each, unjustified
-from tests.chaos.scenario import FAULTS, LEVELS, SOURCES, Query, Scenario
+from tests.chaos.scenario import FAULTS, LEVELS, SOURCES, Fault, Query, Scenario
 from tests.chaos.world import World, function_of
 from tests.support.project import ROOT
 
@@ -36,8 +36,19 @@ LONGEST = float(os.environ.get("CHAOS_LONGEST", "8"))  # seconds, of a server th
 NAME = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
 
 
+#: Each moment when a query lets go of messages, or takes its consumer over; seeds seldom choose them.
+LETTING_GO = Scenario(
+    seed=0,
+    servers=1,
+    executors=False,
+    queries=(Query("A", "interest"), Query("B", "queue"), Query("C", "durable", "exactly-once")),
+    faults=tuple(Fault("planners_killed_committing", 0.0, True, target) for target in (0, 4, 6, 10, 12, 16)),
+)
+
+
 def scenarios() -> Iterator[Scenario]:
-    """Runs with so many faults together."""
+    """Runs with so many faults together, and one of its own."""
+    yield LETTING_GO
     for number, begun in enumerate(range(0, COUNT, MOST)):
         yield Scenario.of(SEED + number, min(MOST, COUNT - begun), longest=LONGEST)
 

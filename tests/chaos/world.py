@@ -59,6 +59,7 @@ class World:
         self.configuration = folder.with_name("limits.conf")
         """What a single server reads as its configuration."""
         self._folder = folder
+        self._early: list[str] = []
         # One runs the connections of a process as long as it lives.
         self._threads = {"spark-jetstream", "wire-proxy", *(thread.name for thread in threading.enumerate())}
         self._stack = contextlib.ExitStack()
@@ -114,12 +115,13 @@ class World:
         temporary = self._folder.with_name("tmp")
         temporary.mkdir(exist_ok=True)
         # A task may fail as often as its worker is killed. What killed processes leave goes with the folder.
-        # The logs of a checkpoint keep all batches.
+        # The logs of a checkpoint and of a sink keep all batches.
         conf = {
             "spark.master": "local-cluster[2,1,1024]" if self.scenario.executors else "local[3,30]",
             "spark.task.maxFailures": "30",
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.sql.streaming.minBatchesToRetain": "100000",
+            "spark.sql.streaming.fileSink.log.deletion": "false",
             "spark.local.dir": str(temporary),
             "spark.ui.showConsoleProgress": "false",
             **self.conf,
@@ -140,6 +142,7 @@ class World:
         """Let a fault happen, from its beginning to its end."""
         if fault.settled:
             self.goes_on()
+            self._early += self._gone_early()
         self.happen(fault)
         self.applied[fault.name] += 1
 
@@ -166,7 +169,20 @@ class World:
         self.load.finish()
         result = self.job.finish()
         wrong = [fault for query in self.scenario.queries for fault in self._wrong(query, self._rows(query, result))]
-        return wrong + self._left()
+        return self._early + wrong + self._left()
+
+    def _gone_early(self) -> list[str]:
+        """What is gone from a stream although the query that it is held for has not committed it, in words."""
+        wrong = []
+        # Without an answer now, the next look has one.
+        with self.job.frozen(), contextlib.suppress(OSError, Refused):
+            for query in self.scenario.queries:
+                if query.source.held and query.level is None:
+                    state = self.api(f"STREAM.INFO.{query.streams[0]}", {"deleted_details": True})["state"]
+                    gone = {*range(1, state["first_seq"]), *(state.get("deleted") or ())}
+                    if early := sorted(gone - self.job.committed(query.name)):
+                        wrong.append(f"{query.name}: gone before their commit: {early[:5]}, {len(early)} in all")
+        return wrong
 
     def _wrong(self, query: Query, rows: Counter[str]) -> list[str]:
         """Return what is wrong with a query that has written these rows, in words."""
@@ -205,12 +221,24 @@ class World:
                 wait_until(lambda name=name: set(consumers(self.ask_url, name)) <= {"spark"}, "no consumer", 90)  # type: ignore[misc]
             if left := set(consumers(self.ask_url, name)) - {"spark"}:
                 wrong.append(f"consumers are left on {name}: {sorted(left)}")
+        wrong += self._unread()
         for server in self.servers:
             with contextlib.suppress(TimeoutError):
                 wait_until(lambda server=server: not client_names(server), "no client", 30)  # type: ignore[misc]
             if clients := client_names(server):
                 wrong.append(f"connections are left: {clients}")
         return wrong
+
+    def _unread(self) -> list[str]:
+        """The streams that keep messages which their query has committed, in words."""
+        held = [name for query in self.scenario.queries if query.source.held for name in query.streams]
+
+        def kept() -> dict[str, int]:
+            return {name: kept for name in held if (kept := self.api(f"STREAM.INFO.{name}")["state"]["messages"])}
+
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: not kept(), "no message", 30)
+        return [f"{count} messages are left on {name}" for name, count in kept().items()]
 
     def _streams(self) -> set[str]:
         return set(self.api("STREAM.NAMES")["streams"])

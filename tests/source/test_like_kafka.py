@@ -20,7 +20,7 @@ KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceS
   custom metrics: no limit; cannot stop       test_input_row_metrics
   ... corner cases, SPARK-57438               monitoring/test_stream_lag.py test_one_stream
   case insensitive parameters                 options/test_values.py test_what_is_read
-  stress test with multiple topics            chaos/test_recovery.py test_tasks_and_servers_that_are_killed
+  stress test with multiple topics            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
 KafkaRelationSuite
   ... offsets, with headers                   test_explicit_offsets, source/test_rows.py test_headers_can_be_left_out
   timestamp provided for ..., preferences     test_timestamp_provided_for_starting_and_ending
@@ -33,8 +33,8 @@ KafkaSourceOffsetSuite                        source/test_offsets.py test_the_go
   comparison of offsets                       source/test_continuity.py test_something_is_missing
 KafkaSourceProviderSuite    options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
 KafkaOffsetRangeLimitSuite, JsonUtilsSuite    options/test_values.py test_what_is_refused
-KafkaDontFailOnDataLossSuite, stress test     chaos/test_recovery.py test_tasks_and_servers_that_are_killed
-KafkaDataConsumerSuite, task retry            chaos/test_recovery.py test_tasks_and_servers_that_are_killed
+KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
+KafkaDataConsumerSuite, task retry            chaos/test_recovery.py test_tasks_that_are_killed
 ConsumerStrategySuite, patterns               source/test_rows.py test_subject_filters
   invalid partitions                          source/test_planner.py test_a_stream_that_never_was
 KafkaExceptionsSuite                          test_errors.py test_every_class_pickles

@@ -1,6 +1,6 @@
 """A Spark job of its own processes, which a test may kill, all or some: a query for each of several streams.
 
-    python job.py FILE  # {"folder": ..., "options": {"<query>": {...}}, "rows": 0, "trigger": {...}, "conf": {...}}
+    python job.py FILE  # {"folder": ..., "options": {"<query>": {...}}, "trigger": {...}, "conf": {...}}
 
 Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
 `folder/rows/<query>` by Spark's own transactional file sink. With options of a sink, which have the prefix ``sink.``,
@@ -15,8 +15,6 @@ queries, and each query reads to the end without limits. `folder/result.json` th
 sink by the sink's own log, the sequences of a batch read (not of a durable one, whose messages go, nor of a bucket),
 and the rows that each batch of the last run read. Of a Key-Value bucket the columns are revision, key and value; of an
 Object Store bucket 0, name, and the content without dots at its end.
-
-With `rows`, `options` are of the sink, for each query, and micro-batch b writes the numbers from b * rows on.
 """
 
 from __future__ import annotations
@@ -164,24 +162,11 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
     Path(folder, "result.json").write_text(json.dumps(result))
 
 
-def write(spark: SparkSession, folder: str, options: Options, trigger: dict[str, Any], count: int) -> None:
-    """Run the queries until one of them fails."""
-    for name, given in options.items():
-        numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", count).option("numPartitions", 1)
-        rows = numbers.load().selectExpr("cast(value as string) as data")
-        query = rows.writeStream.format("jetstream").options(**given).queryName(name).trigger(**trigger)
-        query.option("checkpointLocation", f"{folder}/checkpoint/{name}").start()
-    spark.streams.awaitAnyTermination()
-
-
-def run(folder: str, options: Options, rows: int, trigger: dict[str, Any], conf: dict[str, str]) -> None:
+def run(folder: str, options: Options, trigger: dict[str, Any], conf: dict[str, str]) -> None:
     """Start Spark, and run the queries."""
     spark = SparkSession.builder.config(map={"spark.sql.warehouse.dir": f"{folder}/warehouse", **conf}).getOrCreate()
     spark.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
-    if rows:
-        write(spark, folder, options, trigger, rows)
-    else:
-        read(spark, folder, options, trigger)
+    read(spark, folder, options, trigger)
     spark.stop()
 
 

@@ -38,8 +38,7 @@ _Job = TypeVar("_Job", bound="Job")
 class Job:
     """One run of `job`, with its output in `folder/log`. `__exit__` kills its processes.
 
-    Its logs are ``<query>/offsets``, ``<query>/commits`` and, where it reads, ``rows/<query>``. With `rows` it writes
-    that many numbers a micro-batch instead.
+    Its logs are ``<query>/offsets``, ``<query>/commits`` and ``rows/<query>``.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Job:
         folder: Path,
         options: Mapping[str, Any],
         *,
-        rows: int = 0,
         trigger: dict[str, Any] | None = None,
         conf: dict[str, str] | None = None,
         environment: dict[str, str] | None = None,
@@ -63,7 +61,6 @@ class Job:
         work = {
             "folder": str(folder),
             "options": dict(options),
-            "rows": rows,
             "trigger": trigger or {"availableNow": True},
             "conf": {"spark.master": "local[2]", **BRISK, **(conf or {})},
         }
