@@ -416,10 +416,15 @@ def test_no_text_of_a_server_is_longer_than_a_line_of_a_log(
 ) -> None:
     caplog.set_level(logging.INFO, "spark_jetstream")
     server.lies[stage] = lie(text)
-    with pytest.raises(JetStreamError) as caught:
+    texts = []
+    try:
         TRIES[name](server.url)
-    said = [str(caught.value), *(record.getMessage() for record in caplog.records)]
-    assert max(map(len, said)) < LONGEST_TEXT + 400, [line[:200] for line in said if len(line) > LONGEST_TEXT + 400]
+    except JetStreamError as error:
+        texts.append(str(error))
+    # An answer that comes together with an error of the connection is good: then nothing is raised.
+    assert texts or WORDS["error later"] == (name, stage, lie)
+    texts += [record.getMessage() for record in caplog.records]
+    assert [line[:200] for line in texts if len(line) > LONGEST_TEXT + 400] == []
 
 
 @pytest.mark.parametrize("name", sorted(TRIES.keys() - {"connect"}))
