@@ -59,7 +59,6 @@ class World:
         self.configuration = folder.with_name("limits.conf")
         """What a single server reads as its configuration."""
         self._folder = folder
-        self._early: list[str] = []
         # One runs the connections of a process as long as it lives.
         self._threads = {"spark-jetstream", "wire-proxy", *(thread.name for thread in threading.enumerate())}
         self._stack = contextlib.ExitStack()
@@ -142,7 +141,8 @@ class World:
         """Let a fault happen, from its beginning to its end."""
         if fault.settled:
             self.goes_on()
-            self._early += self._gone_early()
+            early = self._gone_early()
+            assert early == [], f"{self.scenario}\n{early}"
         self.happen(fault)
         self.applied[fault.name] += 1
 
@@ -169,7 +169,7 @@ class World:
         self.load.finish()
         result = self.job.finish()
         wrong = [fault for query in self.scenario.queries for fault in self._wrong(query, self._rows(query, result))]
-        return self._early + wrong + self._left()
+        return wrong + self._left()
 
     def _gone_early(self) -> list[str]:
         """What is gone from a stream although the query that it is held for has not committed it, in words."""
