@@ -29,12 +29,15 @@ _FRONT = piece(_CR_LF + _VERSION)
 class Encoded:
     """The frames of n rows, one after the other in `data`; `bounds` (int64, length n + 1) holds where each begins.
 
-    `size` is the size of header and payload of each row in bytes, which counts against the server's `max_payload`.
+    `size` is the size of header and payload of each row in bytes, which counts against the server's `max_payload`. Row
+    i has the reply subject of number `first` + i, or each row that of number `first` if they are `shared`.
     """
 
     data: Any
     bounds: IntArray
     size: IntArray
+    first: int
+    shared: bool
 
     def frames(self, first: int, last: int) -> memoryview:
         """Return the frames of rows `first` to `last` - 1."""
@@ -93,7 +96,7 @@ def encode(
     joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, _NOTHING)
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64)
-    return Encoded(data or NO_BYTES, bounds, size)
+    return Encoded(data or NO_BYTES, bounds, size, first_number, shared)
 
 
 def _sizes(array: pa.BinaryArray) -> IntArray:

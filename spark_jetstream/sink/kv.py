@@ -63,7 +63,7 @@ class BucketColumns(Columns):
     payload: ClassVar[str] = "value"
 
 
-def rows_of(batch: pa.RecordBatch, columns: BucketColumns, prefix: str, first_number: int) -> Rows:
+def rows_of(batch: pa.RecordBatch, columns: Columns, prefix: str, first_number: int) -> Rows:
     """Return the rows of a record batch whose columns `BucketColumns.check` has checked; `prefix` begins subjects."""
     count = batch.num_rows
     faults: dict[int, str] = {}

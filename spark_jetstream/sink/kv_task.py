@@ -45,80 +45,80 @@ def write_bucket(
     task: WriteTask,
 ) -> TaskReport:
     """Store all rows of a task in a bucket, and return what is stored. Raises what `task.write_task` does."""
-    begun = time.monotonic()
-    writer = TaskWriter(connect, options, task, bucket)
-    requests = Requests(connect, options.connection.retry_timeout)
-    return writer.run(batches, _KeyStrategy(writer, columns, bucket, requests), begun)
+    return _KeyWriter(connect, options, columns, task, bucket).run(batches, time.monotonic())
 
 
-class _KeyStrategy:
-    """Sends the rows of each key one after the other."""
+class _KeyWriter(TaskWriter):
+    """Writes the rows of one task to a bucket, the rows of each key one after the other."""
 
-    def __init__(self, writer: TaskWriter, columns: BucketColumns, bucket: KeyBucket, requests: Requests) -> None:
-        self.columns = columns
-        self._writer = writer
+    def __init__(
+        self, connect: Connect, options: SinkOptions, columns: BucketColumns, task: WriteTask, bucket: KeyBucket
+    ) -> None:
+        super().__init__(connect, options, columns, task, bucket)
         self._bucket = bucket
-        self._requests = requests
+        self._requests = Requests(connect, options.connection.retry_timeout)
         self._revisions = HashMap()  # the latest revision of each key that the task has stored
         self._sent: list[tuple[InFlight, list[bytes]]] = []  # rows in flight, with the subjects of their keys
         self._subjects_in_flight: set[bytes] = set()
         self._creating: dict[int, bytes] = {}  # header lines of rows that replace a marker, by row number
+        self._resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
-        return rows_of(batch, self.columns, self._bucket.origin.write_prefix, first_number)
+        return rows_of(batch, self._columns, self._bucket.origin.write_prefix, first_number)
 
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         turns = list(rounds(rows.subject))
         whole = len(turns) == 1
         # Rows that wait for each other need each answer at once: reading answers by the thousand is a few ms late.
-        self._writer.publisher.pace(whole)
+        self.publisher.paced = whole
         for at in turns:
             turn, turn_ids = (rows, ids) if whole else (rows.take(at), None if ids is None else ids.take(pa.array(at)))
             subjects = turn.subject.to_pylist()
             self._settle_answered()
             # No row with one of these subjects may be in flight.
             while not self._subjects_in_flight.isdisjoint(subjects):
-                self._writer.publisher.pace(False)
-                self._writer.flush()
+                self.publisher.paced = False
+                super().finish()
                 self._settle_answered()
-            self._publish(turn, turn_ids, subjects, self._writer.publisher.totals)
-            self._writer.dispose()
+            self._publish(turn, turn_ids, subjects, self.publisher.totals)
+            self.dispose()
 
     def finish(self) -> None:
         while self._sent:
-            self._writer.flush()
+            super().finish()
             self._settle_answered()
-        self._writer.flush()
+        super().finish()
+        self.publisher.totals.note_all(self._resent.streams)
 
     def _publish(self, rows: Rows, ids: pa.BinaryArray | None, subjects: list[bytes], counted: Totals) -> None:
-        self._sent.append((self._writer.publisher.publish(rows, ids, None, counted), subjects))
+        self._sent.append((self.publisher.publish(rows, ids, None, counted), subjects))
         self._subjects_in_flight.update(subjects)
 
     def _settle_answered(self) -> None:
-        """Note revisions of answered rows, and send early ones once more. The caller disposes or flushes."""
-        answered = [(portion, subjects) for portion, subjects in self._sent if not portion.left]
-        self._sent = [(portion, subjects) for portion, subjects in self._sent if portion.left]
+        """Note revisions of answered rows, and send early ones once more. The caller disposes or finishes."""
+        answered = [(flight, subjects) for flight, subjects in self._sent if not flight.unanswered]
+        self._sent = [(flight, subjects) for flight, subjects in self._sent if flight.unanswered]
         if answered:
             # Computed anew: a key of an answered row may be in flight again, to replace a marker.
             self._subjects_in_flight = set(itertools.chain.from_iterable(subjects for _, subjects in self._sent))
-        for portion, subjects in answered if self._writer.message_ids is not None else ():
+        for flight, subjects in answered if self.message_ids is not None else ():
             keys = _hashes(subjects)
-            stored = portion.sequences > 0
-            early = portion.known & stored
+            stored = flight.sequences > 0
+            early = flight.known & stored
             if early.any():
-                early &= portion.sequences < self._revisions.get(keys)
+                early &= flight.sequences < self._revisions.get(keys)
                 stored &= ~early
-            self._revisions.put(keys[stored], portion.sequences[stored])
+            self._revisions.put(keys[stored], flight.sequences[stored])
             at = np.flatnonzero(early)
             if len(at):
                 log.info("%d rows are stored before earlier rows of their keys: they are sent once more", len(at))
                 again = [subjects[index] for index in at]
-                self._publish(portion.rows.take(at), None, again, self._writer.resent)
+                self._publish(flight.portion.rows.take(at), None, again, self._resent)
 
-    def refused(self, rows: list[RefusedRow]) -> None:
+    def refused(self, refused: list[RefusedRow]) -> None:
         lost: list[RefusedRow] = []
         again: list[tuple[RefusedRow, int]] = []
-        for row in rows:
+        for row in refused:
             lines = self._creating.get(row.number) or row.lines
             if row.err_code not in WRONG_REVISION:
                 lost.append(row)
@@ -132,18 +132,18 @@ class _KeyStrategy:
                 lost.append(row)
                 continue
             if last is not None and self._is_stored(row, last):
-                self._writer.publisher.totals.note_duplicate(self._bucket.origin.stream, last.sequence)
+                self.publisher.totals.note_duplicate(self._bucket.origin.stream, last.sequence)
             elif expected_revision(lines) == 0 and (last is None or is_marker(last.headers)):
                 self._creating[row.number] = lines
                 again.append((row, 0 if last is None else last.sequence))
             else:
                 lost.append(_with_lines(row, lines))
         if lost:
-            self._writer.give_up(lost)
+            super().refused(lost)
         for row, revision in again:
             one = _with_lines(row, expecting(self._creating[row.number], revision))
             ids = None if row.message_id is None else pa.array([row.message_id], pa.binary())
-            self._publish(one.rows, ids, [row.raw_subject], self._writer.publisher.totals)
+            self._publish(one.rows, ids, [row.raw_subject], self.publisher.totals)
 
     def _last(self, row: RefusedRow) -> RawMessage | None:
         stream, subject = self._bucket.origin.stream, self._bucket.stored_at(row.subject)
@@ -152,8 +152,7 @@ class _KeyStrategy:
 
     def _is_stored(self, row: RefusedRow, last: RawMessage) -> bool:
         """Whether the latest revision is this row, or a later row of the task that an earlier attempt has stored."""
-        message_ids = self._writer.message_ids
-        if message_ids is None or not last.message_id.startswith(message_ids.prefix):
+        if self.message_ids is None or not last.message_id.startswith(self.message_ids.prefix):
             return False
         latest = int(self._revisions.get(_hashes([row.raw_subject]))[0])
         return last.message_id == row.message_id or last.sequence > latest

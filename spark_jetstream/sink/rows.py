@@ -169,6 +169,11 @@ class RefusedRow:
         return bytes(self.rows.subject[self.index].as_py())
 
     @property
+    def data(self) -> bytes:
+        """The payload."""
+        return bytes(self.rows.data[self.index].as_py())
+
+    @property
     def lines(self) -> bytes:
         """The row's own header lines."""
         return bytes(self.rows.lines[self.index].as_py())
@@ -179,7 +184,7 @@ class RefusedRow:
         return int(self.rows.number[self.index])
 
 
-def rows_of(batch: pa.RecordBatch, columns: SinkColumns, first_number: int) -> Rows:
+def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     """Return the rows of a record batch whose columns `SinkColumns.check` has checked."""
     count = batch.num_rows
     faults: dict[int, str] = {}

@@ -1,13 +1,9 @@
-"""One task of a write: takes record batches, and returns when every row is stored.
-
-`TaskWriter` does what writing to subjects and to keys have in common, and asks a `WriteStrategy` for the rest.
-"""
+"""One task of a write: takes record batches, and returns when every row is stored."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,26 +23,6 @@ from spark_jetstream.sink.target import Target
 
 _PORTION_ROWS = 2000
 _PORTION_BYTES = 4 * 1024 * 1024
-
-
-class WriteStrategy(Protocol):
-    """How `TaskWriter` writes to one kind of target."""
-
-    @property
-    def columns(self) -> Columns:
-        """The columns of the rows."""
-
-    def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
-        """Return the rows of a record batch, numbered from `first_number`."""
-
-    def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
-        """Send rows without faults, with these message ids."""
-
-    def refused(self, rows: list[RefusedRow]) -> None:
-        """Decide what becomes of rows that the server refused: `TaskWriter.give_up`, or something else."""
-
-    def finish(self) -> None:
-        """Wait until every row is stored or given up."""
 
 
 def write_task(
@@ -70,8 +46,9 @@ def write_task(
                 count += len(rows)
             ledger.compare(finished, count, ids.content)
             return finished
-    writer = TaskWriter(connect, options, task, Target(options.stream, options.connection.domain), ledger)
-    report = writer.run(batches, _SubjectStrategy(writer, columns), begun)
+    target = Target(options.stream, options.connection.domain)
+    writer = TaskWriter(connect, options, columns, task, target, ledger)
+    report = writer.run(batches, begun)
     if ledger is not None:
         assert writer.message_ids is not None
         ledger.finish(report, writer.message_ids)
@@ -79,39 +56,44 @@ def write_task(
 
 
 class TaskWriter:
-    """Writes the record batches of one task. `ledger` is the task's entry, with delivery exactly-once."""
+    """Writes the rows of one task to their subjects, thousands at a time, in no particular order.
 
-    _strategy: WriteStrategy
+    `ledger` is the task's entry, with delivery exactly-once. A subclass for another kind of target may replace `read`,
+    `send`, `refused` and `finish`.
+    """
 
     def __init__(
-        self, connect: Connect, options: SinkOptions, task: WriteTask, target: Target, ledger: Ledger | None = None
+        self,
+        connect: Connect,
+        options: SinkOptions,
+        columns: Columns,
+        task: WriteTask,
+        target: Target,
+        ledger: Ledger | None = None,
     ) -> None:
-        self.options = options
-        self.lost_ttl = False  # whether a TTL in column headers was left out
-        self.resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
         has_ids = options.delivery != "at-least-once"
+        self.publisher = Publisher(connect, options, target, f"partition {task.partition}", ledger)
         self.message_ids = MessageIds(task.prefix) if has_ids else None
         self._dead_letter_ids = MessageIds(f"{task.prefix}.dead") if has_ids else None
+        self._options = options
+        self._columns = columns
         self._task = task
-        self._ledger = ledger
-        self._most = max(1, min(_PORTION_ROWS, options.max_in_flight // 2))
-        self._count = 0
-        self._dead = Totals()
-        self._skipped = Totals()
         self._target = target
-        self.publisher = Publisher(connect, options, target, f"partition {task.partition}", ledger)
+        self._ledger = ledger
+        self._count = 0  # rows that were read
+        self._skipped = Totals()  # rows that an earlier attempt has stored: the ledger says so
+        self._dead = Totals()  # dead letters
+        self._lost_ttl = False  # whether a TTL in column headers was left out
 
-    def run(self, batches: Iterable[pa.RecordBatch], strategy: WriteStrategy, begun: float) -> TaskReport:
+    def run(self, batches: Iterable[pa.RecordBatch], begun: float) -> TaskReport:
         """Store all rows, and return what is stored. `begun` is when the task began, on the monotonic clock."""
-        self._strategy = strategy
         with self.publisher:
             for batch in batches:
-                for part in portions(batch, strategy.columns, self._most):
-                    self._write(strategy.read(part, self._count + 1))
-            strategy.finish()
+                for part in portions(batch, self._columns, self._most):
+                    self._write(self.read(part, self._count + 1))
+            self.finish()
         totals = self.publisher.totals
-        for others in (self._skipped, self.resent):
-            totals.note_all(others.streams)
+        totals.note_all(self._skipped.streams)
         return TaskReport(
             partition=self._task.partition,
             rows=self._count,
@@ -120,9 +102,53 @@ class TaskWriter:
             dead_letters=self._dead.stored,
             streams=dict(totals.streams),
             seconds=time.monotonic() - begun,
-            lost_ttl=self.lost_ttl,
+            lost_ttl=self._lost_ttl,
             content=None if self.message_ids is None else self.message_ids.content,
         )
+
+    # What depends on the kind of target
+
+    def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
+        """Return the rows of a record batch, numbered from `first_number`."""
+        rows = rows_of(batch, self._columns, first_number)
+        if self._options.server_headers == "error":
+            self._lost_ttl |= b"Nats-TTL" in rows.left_out and "ttl" not in self._columns.names
+            for name in filter(COMMANDS.fullmatch, rows.left_out):
+                why = (
+                    f"column headers holds {name.decode()}, on which the server would act: remove it from there, or "
+                    "set option serverHeaders to drop to store rows without such headers"
+                )
+                raise self.publisher.failure(RefusedRow(rows, rows.left_out[name], None, why, 0))
+        return rows
+
+    def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
+        """Send rows without faults, with these message ids."""
+        if len(rows):
+            self.publisher.publish(rows, ids, self._target.stream, self.publisher.totals, shared=True)
+            self.dispose()
+
+    def refused(self, refused: list[RefusedRow]) -> None:
+        """Send rows that can never be stored to `deadLetterSubject`. Raise `RowRefused` if that is impossible."""
+        subject = self._options.dead_letter_subject
+        if subject is None or any(row.raw_subject == subject.encode() for row in refused):
+            raise self.publisher.failure(refused[0])
+        for at in range(0, len(refused), self._most):
+            some = refused[at : at + self._most]
+            rows, ids = dead_letters(some, subject, self.publisher.max_payload, self._dead_letter_ids)
+            rows, ids = self._without_stored(rows, ids, None, self._dead)
+            if len(rows):
+                self.publisher.publish(rows, ids, None, self._dead)
+
+    def finish(self) -> None:
+        """Wait until every row is stored or given up."""
+        while refused := self.publisher.flush():
+            self.dispose(refused)
+
+    # The same for all
+
+    @property
+    def _most(self) -> int:
+        return max(1, min(_PORTION_ROWS, self._options.max_in_flight // 2))
 
     def _write(self, rows: Rows) -> None:
         self._count += len(rows)
@@ -133,36 +159,17 @@ class TaskWriter:
             self.dispose([RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())])
             rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
         ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows, tails(rows))
-        self._strategy.send(*self._without_stored(rows, ids, self._target.stream, self._skipped))
-
-    # What strategies call
+        self.send(*self._without_stored(rows, ids, self._target.stream, self._skipped))
 
     def dispose(self, refused: list[RefusedRow] | None = None) -> None:
-        """Let the strategy decide about `refused`, and about all rows that the publisher has refused by then.
+        """Give `refused` to `refused`, or all rows that the publisher has refused, and what it refuses meanwhile.
 
-        Whoever publishes rows calls it afterwards, unless it has called them.
+        Call after each `publish`. Not needed inside `refused`.
         """
         refused = self.publisher.take_refused() if refused is None else refused
         while refused:
-            self._strategy.refused(refused)
+            self.refused(refused)
             refused = self.publisher.take_refused()
-
-    def flush(self) -> None:
-        """Wait until every row is stored or given up."""
-        while refused := self.publisher.flush():
-            self.dispose(refused)
-
-    def give_up(self, refused: list[RefusedRow]) -> None:
-        """Send rows that can never be stored to `deadLetterSubject`. Raise `RowRefused` if that is impossible."""
-        subject = self.options.dead_letter_subject
-        if subject is None or any(row.raw_subject == subject.encode() for row in refused):
-            raise self.publisher.failure(refused[0])
-        for at in range(0, len(refused), self._most):
-            some = refused[at : at + self._most]
-            rows, ids = dead_letters(some, subject, self.publisher.max_payload, self._dead_letter_ids)
-            rows, ids = self._without_stored(rows, ids, None, self._dead)
-            if len(rows):
-                self.publisher.publish(rows, ids, None, self._dead)
 
     def _without_stored(
         self, rows: Rows, ids: pa.BinaryArray | None, stream: str | None, skipped: Totals
@@ -188,38 +195,6 @@ class TaskWriter:
         return rows.take(missing), ids.take(pa.array(missing))
 
 
-class _SubjectStrategy:
-    """Sends rows to their subjects, thousands at a time, in no particular order."""
-
-    def __init__(self, writer: TaskWriter, columns: SinkColumns) -> None:
-        self.columns = columns
-        self._writer = writer
-
-    def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
-        rows = rows_of(batch, self.columns, first_number)
-        if self._writer.options.server_headers == "error":
-            self._writer.lost_ttl |= b"Nats-TTL" in rows.left_out and "ttl" not in self.columns.names
-            for name in filter(COMMANDS.fullmatch, rows.left_out):
-                why = (
-                    f"column headers holds {name.decode()}, on which the server would act: remove it from there, or "
-                    "set option serverHeaders to drop to store rows without such headers"
-                )
-                raise self._writer.publisher.failure(RefusedRow(rows, rows.left_out[name], None, why, 0))
-        return rows
-
-    def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
-        if len(rows):
-            publisher = self._writer.publisher
-            publisher.publish(rows, ids, self._writer.options.stream, publisher.totals, shared=True)
-            self._writer.dispose()
-
-    def refused(self, rows: list[RefusedRow]) -> None:
-        self._writer.give_up(rows)
-
-    def finish(self) -> None:
-        self._writer.flush()
-
-
 def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.RecordBatch]:
     """Yield slices of a batch with at most `most` rows and about 4 MB of payload; a larger row is a slice by itself."""
     data = batch.column(columns.names.index(columns.payload))
@@ -236,4 +211,4 @@ def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.
         at = stop
 
 
-__all__ = ["TaskWriter", "WriteStrategy", "WriteTask", "portions", "write_task"]
+__all__ = ["TaskWriter", "WriteTask", "portions", "write_task"]

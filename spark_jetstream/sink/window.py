@@ -1,181 +1,274 @@
-"""Rows in flight: which of them lack an answer, and what the answers say. No socket."""
+"""Rows in flight: which of them lack an answer, and what the answers say. Pure: no socket, no clock.
+
+`sink.publisher` has the states of a row as a table. Times are seconds of the monotonic clock.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_jetstream.protocol.pub_ack import StoredAcks
-from spark_jetstream.sink.encode import Encoded
+from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks
+from spark_jetstream.sink.encode import Encoded, encode
 from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
+from spark_jetstream.sink.shared_replies import SharedReplies
+from spark_jetstream.sink.target import Target
 
+Mask = npt.NDArray[np.bool_]
+
+MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
 
 
-class SharedReply:
-    """The answers to rows that have one reply subject: they say how many rows are stored, but not which.
+@dataclass(frozen=True)
+class Portion:
+    """Rows that are published together, with arguments of `Publisher.publish`.
 
-    They prove that all `rows` rows are stored if there are as many, all good, of stream and domain `place`, and each of
-    a message of its own. A publish may have two answers, one of them late: streams of two domains may capture a
-    subject. So answers of another place prove nothing, even if there are no others.
-    """
-
-    def __init__(self, rows: int, place: tuple[str, str]) -> None:
-        self.rows = rows
-        self.place = place
-        self.stored = self.duplicates = self.refused = 0
-        self._fresh: dict[tuple[str, str], list[IntArray]] = {}
-
-    def take(self, stored: StoredAcks, mine: npt.NDArray[np.bool_]) -> tuple[int, int]:
-        """Take the marked answers; return how many they are, and how many of them are duplicates."""
-        known = mine & stored.duplicate
-        count, duplicates = int(np.count_nonzero(mine)), int(np.count_nonzero(known))
-        self.stored += count
-        self.duplicates += duplicates
-        self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[mine & ~known])
-        return count, duplicates
-
-    @property
-    def complete(self) -> bool:
-        """Whether there are as many answers as rows."""
-        return self.stored + self.refused >= self.rows
-
-    @property
-    def proof(self) -> bool:
-        """Whether all rows are stored."""
-        fresh = self.sequences()
-        if (self.stored, self.refused, list(fresh)) != (self.rows, 0, [self.place]):
-            return False
-        return len(np.unique(fresh[self.place])) == len(fresh[self.place])
-
-    def sequences(self) -> dict[tuple[str, str], IntArray]:
-        """Return the messages that the answers name by stream and domain, without those stored by earlier attempts."""
-        return {place: np.concatenate(sequences) for place, sequences in self._fresh.items()}
-
-
-@dataclass(eq=False)
-class InFlight:
-    """A portion of rows in flight.
-
-    `shared` holds the answers as long as all rows have one reply subject, of number `first`; then `left` is the number
-    of rows without an answer, and nobody knows which rows these are. Without it row i has number `first` + i.
-    `waiting` marks the rows without an answer, `left` is their number. `again` marks the rows that were sent more than
-    once, `tries` counts how often the server refused each row for the time being, and `timeouts` how often the portion
-    got no answer in time. `due` maps rows to the time of their next retry. `after` maps streams to the last sequence
-    that was known when the rows were first sent: the rows can only be stored behind it. `sequences` holds the sequence
-    of each stored row, 0 for the others, and `known` marks the rows that the stream had stored before; both are only
-    kept of rows with numbers of their own. `own` are the messages as which rows of the portion were stored that were
-    sent again since.
+    The target's stream must store `main` rows; any stream may store dead letters and second copies. `begun` is when the
+    publisher got the rows, and `after` maps streams to the last sequence that was known then: the rows can only be
+    stored after it.
     """
 
     rows: Rows
     ids: pa.BinaryArray | None
     stream: str | None
-    encoded: Encoded
-    first: int
     counted: Totals
+    main: bool
+    begun: float
     after: Mapping[str, int]
-    shared: SharedReply | None = None
-    begun: float = field(default_factory=time.monotonic)
-    sent: float = 0.0
-    timeouts: int = 0
-    due: dict[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.left = len(self.rows)
-        self.waiting: npt.NDArray[np.bool_] = np.ones(self.left, np.bool_)
-        self.again: npt.NDArray[np.bool_] = np.zeros(self.left, np.bool_)
-        self.known: npt.NDArray[np.bool_] = np.zeros(self.left, np.bool_)
-        self.sequences: IntArray = np.zeros(self.left, np.int64)
-        self.own: IntArray = np.zeros(0, np.int64)
-        self.tries: npt.NDArray[np.int32] = np.zeros(self.left, np.int32)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the encoded frames in bytes."""
-        return int(self.encoded.bounds[-1])
-
-    def runs(self, marked: npt.NDArray[np.bool_] | None = None) -> Iterator[tuple[int, int]]:
-        """Yield the marked rows (those without an answer) as ranges of neighbours: first index, last index + 1."""
-        marked = self.waiting if marked is None else marked
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False])).astype(np.int8)))
-        yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-    def waiting_ids(self) -> Iterator[tuple[int, bytes]]:
-        """Yield index and message id of each row without an answer; nothing if the rows have no ids."""
-        if self.ids is not None:
-            at = np.flatnonzero(self.waiting)
-            yield from zip(at.tolist(), self.ids.take(pa.array(at)).to_pylist(), strict=True)
-
-    def answered_by(self, numbers: IntArray) -> npt.NDArray[np.bool_]:
-        """Mark the numbers that are of this portion."""
-        last = self.first if self.shared is not None else self.first + len(self.rows) - 1
-        mine: npt.NDArray[np.bool_] = (numbers >= self.first) & (numbers <= last)
-        return mine
-
-    def take_shared(self, stored: StoredAcks, mine: npt.NDArray[np.bool_]) -> None:
-        """Take the marked answers to the shared reply subject."""
-        assert self.shared is not None
-        count, duplicates = self.shared.take(stored, mine)
-        self.counted.stored += count
-        self.counted.duplicates += duplicates
-        self.left -= count
-
-    def separate(self, encoded: Encoded, first: int) -> None:
-        """Go on with these frames, which give each row a number of its own, from `first` on."""
-        assert self.shared is not None
-        self.counted.stored -= self.shared.stored
-        self.counted.duplicates -= self.shared.duplicates
-        self.own = np.concatenate([*self.shared.sequences().values(), np.zeros(0, np.int64)])
-        self.shared = None
-        self.encoded, self.first = encoded, first
-        self.left = int(np.count_nonzero(self.waiting))
-
-    def settle_shared(self) -> None:
-        """Mark all rows as stored: the answers to the shared reply subject prove it."""
-        self.shared = None
-        self.waiting[:] = False
-
-    def settle(self, index: int) -> None:
-        """Mark a row as one that needs no answer any more."""
-        if self.waiting[index]:
-            self.waiting[index] = False
-            self.left -= 1
-            self.due.pop(index, None)
-
-    def settle_as_duplicate(self, index: int, stream: str, sequence: int) -> None:
-        """Count a row whose acknowledgement was lost as stored, as this message of a stream."""
-        self.settle(index)
-        self.sequences[index] = sequence
-        self.known[index] = True
-        self.counted.note_duplicate(stream, sequence)
-
-    def postpone(self, index: int) -> None:
-        """Schedule a row for a retry, after a pause that grows with each try."""
-        self.due[index] = time.monotonic() + _PAUSES[min(int(self.tries[index]), len(_PAUSES) - 1)]
-        self.tries[index] += 1
-
-    def refuse_large(self, most: int) -> list[RefusedRow]:
-        """Settle and return the rows that have more than `most` bytes, header and payload."""
-        refused = []
-        for index in np.flatnonzero(self.encoded.size > most).tolist():
-            size = int(self.encoded.size[index])
-            why = f"header and payload have {size} bytes, and the server takes {most} (max_payload)"
-            refused.append(self.refuse(index, why, 0))
-        return refused
 
     def row(self, index: int, why: str = "", err_code: int = 0) -> RefusedRow:
         """Return one row by itself, with the reason why it is not stored."""
         message_id = None if self.ids is None else self.ids[index].as_py()
         return RefusedRow(self.rows, index, message_id, why, err_code)
 
-    def refuse(self, index: int, why: str, err_code: int) -> RefusedRow:
+
+class InFlight:
+    """A portion in flight, whose fields only its own methods write.
+
+    Its rows share one reply subject, or row i has that of number `frames.first` + i. Rows with more than `most` bytes
+    are never sent. `place` is the stream and domain that must answer rows that share.
+    """
+
+    def __init__(self, portion: Portion, frames: Encoded, most: int, place: tuple[str, str] | None) -> None:
+        count = len(portion.rows)
+        self.portion = portion
+        self.frames = frames  # the rows as they are sent; replaced when rows that shared a subject get their own
+        self.waiting: Mask = frames.size <= most  # rows without an answer; while rows share, all that were sent
+        self.unanswered = int(np.count_nonzero(self.waiting))  # rows less answers
+        self.replies = None if place is None else SharedReplies(self.unanswered, place)  # answers while the rows shared
+        self.sent = 0.0  # when rows were last sent; 0.0 before the first time
+        self.timeouts = 0  # how often no answer came within `ackTimeout`
+        self.again: Mask = np.zeros(count, np.bool_)  # rows that were sent more than once
+        self.tries: npt.NDArray[np.int32] = np.zeros(count, np.int32)  # refusals of each row for the time being
+        self.due: dict[int, float] = {}  # when rows are to be sent again: after a refusal, or after `separate`
+        self.sequences: IntArray = np.zeros(count, np.int64)  # as which message each row is stored; 0 while unknown
+        self.known: Mask = np.zeros(count, np.bool_)  # rows that an earlier attempt has stored
+
+    def sending(self, now: float, rows: Sequence[int] | None = None) -> list[memoryview]:
+        """Note that the rows without an answer, or these of them, are sent. Return their frames."""
+        chosen = self.waiting
+        if rows is not None:
+            chosen = np.zeros(len(self.waiting), np.bool_)
+            chosen[rows] = self.waiting[rows]
+        if self.sent:
+            self.again |= chosen
+        self.sent = now
+        self.due = {index: due for index, due in self.due.items() if not chosen[index]}
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8)))
+        return [self.frames.frames(first, last) for first, last in edges.reshape(-1, 2).tolist()]
+
+    def separate(self, frames: Encoded) -> None:
+        """Go on with these frames, which give each row a number of its own, and schedule the rows to be sent again.
+
+        Answers so far count no more.
+        """
+        assert self.replies is not None
+        self.portion.counted.stored -= self.replies.stored
+        self.portion.counted.duplicates -= self.replies.duplicates
+        self.frames = frames
+        self.due = dict.fromkeys(np.flatnonzero(self.waiting).tolist(), 0.0)
+        self.unanswered = int(np.count_nonzero(self.waiting))
+
+    def postpone(self, index: int, now: float) -> None:
+        """Schedule a row for a retry, after a pause that grows with each try."""
+        self.due[index] = now + _PAUSES[min(int(self.tries[index]), len(_PAUSES) - 1)]
+        self.tries[index] += 1
+
+    def note_timeout(self) -> None:
+        """Count that no answer came within `ackTimeout`."""
+        self.timeouts += 1
+
+    def take_shared(self, stored: StoredAcks, mine: Mask) -> None:
+        """Take the marked answers to the shared reply subject."""
+        assert self.replies is not None
+        count, duplicates = self.replies.take(stored, mine)
+        self.portion.counted.stored += count
+        self.portion.counted.duplicates += duplicates
+        self.unanswered -= count
+        sequences = stored.sequences[mine]
+        self.portion.counted.note(stored.stream, int(sequences.min()), int(sequences.max()))
+
+    def take(self, stored: StoredAcks, mine: Mask) -> None:
+        """Take the marked answers, the first ones to their rows."""
+        at, sequences = stored.numbers[mine] - self.frames.first, stored.sequences[mine]
+        twice = at[:0]
+        if stored.duplicate[mine].any():
+            # Messages of the first try, whose answers named no row, are no duplicates of an earlier attempt.
+            own = self.replies.messages if self.replies is not None else at[:0]
+            twice = at[stored.duplicate[mine] & ~np.isin(sequences, own)]
+        self.waiting[at] = False
+        self.due = {index: due for index, due in self.due.items() if self.waiting[index]}
+        self.sequences[at] = sequences
+        self.known[twice] = True
+        before, self.unanswered = self.unanswered, int(np.count_nonzero(self.waiting))
+        self.portion.counted.stored += before - self.unanswered
+        self.portion.counted.duplicates += len(np.unique(twice))
+        self.portion.counted.note(stored.stream, int(sequences.min()), int(sequences.max()))
+
+    def refuse_shared(self) -> None:
+        """Count an answer to the shared reply subject that says that some row is not stored."""
+        assert self.replies is not None
+        self.replies.refused += 1
+        self.unanswered -= 1
+
+    def settle(self, index: int) -> None:
+        """Mark a row as one that needs no answer any more."""
+        if self.waiting[index]:
+            self.waiting[index] = False
+            self.due.pop(index, None)
+            self.unanswered -= 1
+
+    def settle_as_duplicate(self, index: int, stream: str, sequence: int) -> None:
+        """Count a row whose acknowledgement was lost as stored, as this message of a stream."""
+        self.settle(index)
+        self.sequences[index] = sequence
+        self.known[index] = True
+        self.portion.counted.note_duplicate(stream, sequence)
+
+    def refuse(self, index: int, why: str, err_code: int = 0) -> RefusedRow:
         """Settle a row and return it with the reason why it can never be stored."""
         self.settle(index)
-        return self.row(index, why, err_code)
+        return self.portion.row(index, why, err_code)
+
+
+class Window:
+    """The portions in flight, of at most `most` rows and `MAX_BYTES_IN_FLIGHT`, and the numbers of reply subjects.
+
+    Reply subjects are `<inbox>.<number>`. Portions share one if all answers so far named one stream and domain: rows of
+    two streams prove nothing together. `may_share` is false from the first answers that prove nothing on.
+    """
+
+    def __init__(self, inbox: str, most: int, *, may_share: bool) -> None:
+        self.portions: list[InFlight] = []  # oldest first; the publisher adds to it
+        self.refused: list[RefusedRow] = []  # rows that can never be stored, until the caller takes them
+        self.may_share = may_share  # the publisher sets it to false after a silence
+        self._inbox = inbox
+        self._most = most
+        self._places: set[tuple[str, str]] = set()  # stream and domain of all answers to main rows so far
+        self._next = 1  # the first number that was never used
+        self._free: list[int] = []  # numbers that portions shared, with all their answers: used again
+
+    def prepare(self, portion: Portion, max_payload: int, *, shared: bool) -> InFlight:
+        """Return a portion ready to be sent, whose rows share a reply subject if they may, and `shared` says so.
+
+        Rows with more than `max_payload` bytes are refused.
+        """
+        shared = shared and self.may_share and len(self._places) == 1
+        place = next(iter(self._places)) if shared else None
+        flight = InFlight(portion, self._frames(portion, shared=shared), max_payload, place)
+        for index in np.flatnonzero(~flight.waiting).tolist():
+            size = int(flight.frames.size[index])
+            why = f"header and payload have {size} bytes, and the server takes {max_payload} (max_payload)"
+            self.refused.append(portion.row(index, why))
+        return flight
+
+    def _frames(self, portion: Portion, *, shared: bool = False) -> Encoded:
+        if shared and self._free:
+            first = self._free.pop()
+        else:
+            first = self._next
+            self._next += 1 if shared else len(portion.rows)
+        return encode(portion.rows, portion.ids, portion.stream, inbox=self._inbox, first_number=first, shared=shared)
+
+    @property
+    def unanswered(self) -> int:
+        """How many rows have no answer yet."""
+        return sum(flight.unanswered for flight in self.portions)
+
+    def has_room(self, flight: InFlight) -> bool:
+        """Whether a portion can be sent without too much in flight; with nothing in flight it always can."""
+        size = sum(int(sent.frames.bounds[-1]) for sent in (flight, *self.portions))
+        fits = flight.unanswered + self.unanswered <= self._most and size <= MAX_BYTES_IN_FLIGHT
+        return fits or not self.portions
+
+    def patience(self, now: float, ack_timeout: float) -> float:
+        """Return how long to wait for an answer: until a row is due, or a portion had none for `ack_timeout`."""
+        times = (min([flight.sent + ack_timeout, *flight.due.values()]) for flight in self.portions)
+        return min(max(min(times, default=now + 1.0) - now, 0.005), 1.0)
+
+    def separate(self, flight: InFlight) -> None:
+        """Give each row of a portion a reply subject of its own, if they share one. That one is not used again."""
+        if flight.frames.shared:
+            flight.separate(self._frames(flight.portion))
+
+    def take(self, stored: StoredAcks, target: Target) -> RefusedRow | None:
+        """Count the rows as stored that these answers are for. Return a row that is not stored by the target."""
+        for flight in self.portions:
+            at = stored.numbers - flight.frames.first
+            mine = (at >= 0) & (at < (1 if flight.frames.shared else len(flight.waiting)))
+            if not mine.any():
+                continue
+            if flight.portion.main:
+                self._places.add((stored.stream, stored.domain))
+            if flight.frames.shared:
+                flight.take_shared(stored, mine)
+                continue
+            mine[mine] = flight.waiting[at[mine]]  # only the first answers to their rows
+            if not mine.any():
+                continue
+            misplaced = target.misplaced(stored, any_stream=not flight.portion.main)
+            if misplaced is not None:
+                return flight.refuse(int(at[mine][0]), misplaced)
+            flight.take(stored, mine)
+        return None
+
+    def take_refusals(self, refusals: Iterable[Refusal]) -> Iterator[tuple[InFlight, int, Refusal]]:
+        """Yield the rows that are refused, by portion and index. A refusal of rows that share is only counted."""
+        for refusal in refusals:
+            for flight in self.portions:
+                index = refusal.number - flight.frames.first
+                if flight.frames.shared and not index:
+                    flight.refuse_shared()
+                    break
+                if not flight.frames.shared and 0 <= index < len(flight.waiting) and flight.waiting[index]:
+                    yield flight, index, refusal
+                    break
+
+    def conclude(self) -> list[InFlight]:
+        """Drop the portions that share a reply subject and whose answers prove that all rows are stored.
+
+        Return those of which all answers are there and prove nothing: their rows have subjects of their own from now
+        on, as have those of later portions.
+        """
+        unproven = []
+        for flight in list(self.portions):
+            if not flight.frames.shared or flight.replies is None or not flight.replies.complete:
+                continue
+            if flight.replies.proof:
+                self.portions.remove(flight)
+                self._free.append(flight.frames.first)
+            else:
+                self.may_share = False
+                self.separate(flight)
+                unproven.append(flight)
+        return unproven
+
+    def drop_answered(self) -> None:
+        """Drop the portions of which every row has its answer."""
+        self.portions = [flight for flight in self.portions if flight.unanswered]

@@ -8,13 +8,12 @@ from __future__ import annotations
 import base64
 import logging
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, ask, stream_info
-from spark_jetstream.errors import JetStreamError, MessageNotFound, PermissionDenied, ProtocolError, closest
+from spark_jetstream.errors import JetStreamError, MessageNotFound, ProtocolError, closest
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import reply_time
 from spark_jetstream.protocol.units import rfc3339
@@ -23,7 +22,6 @@ log = logging.getLogger(__name__)
 
 _MOMENT = 2.0  # seconds for what only makes an error clearer
 _PAGE = 1024  # names in a reply of STREAM.NAMES (nats-server: JSApiNamesLimit)
-_VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
 
 
 @dataclass(frozen=True)
@@ -144,35 +142,3 @@ def why_silent(
         f"{stream} answers requests and stores nothing (its last message is {last}): its server cannot write (a full "
         "disk; its log says so), or what is published does not reach it"
     )
-
-
-class ReplyListeners:
-    """Tells whether a stream captures a subject; sends at most one request a second for each subject.
-
-    ``may_ask`` is false when the account lacked the permission the last time. ``prefix`` is that of `last_message`.
-    """
-
-    def __init__(self, connection: Connection, prefix: str | None = None) -> None:
-        self.may_ask = True
-        self._connection = connection
-        self._prefix = prefix
-        self._heard: dict[str, float] = {}
-        self._failed = float("-inf")
-
-    def nobody(self, subject: str) -> bool:
-        """Whether the JetStream API says that no stream captures a subject; False when it does not answer."""
-        now = time.monotonic()
-        if now - self._failed < _VALID or now - self._heard.get(subject, float("-inf")) < _VALID:
-            return False
-        try:
-            streams = streams_of(self._connection, subject, prefix=self._prefix)
-        except JetStreamError as error:
-            # An election, most likely: the API has no leader either.
-            log.info("%s", error)
-            self._failed = time.monotonic()
-            self.may_ask = not isinstance(error, PermissionDenied)
-            return False
-        self._heard = {known: at for known, at in self._heard.items() if now - at < _VALID}
-        if streams:
-            self._heard[subject] = time.monotonic()
-        return not streams

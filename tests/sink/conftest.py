@@ -22,16 +22,16 @@ def never_late(monkeypatch: pytest.MonkeyPatch, proxy: WireProxy) -> None:
 
     With a long `ackTimeout` nothing else is sent again then, however slow the machine is.
     """
-    resend_due = publisher.Publisher._resend_due
+    send_due = publisher.Publisher._send_due
     known = 0
 
     def pass_by(self: publisher.Publisher) -> None:
         nonlocal known
-        lost, left = proxy.dropped, sum(portion.left for portion in self._portions)
-        if left and known + left == lost:
+        lost, missing = proxy.dropped, self._window.unanswered
+        if missing and known + missing == lost:
             known = lost
-            for portion in self._portions:
-                portion.sent = -math.inf
-        resend_due(self)
+            for flight in self._window.portions:
+                flight.sent = -math.inf
+        send_due(self)
 
-    monkeypatch.setattr(publisher.Publisher, "_resend_due", pass_by)
+    monkeypatch.setattr(publisher.Publisher, "_send_due", pass_by)

@@ -20,8 +20,8 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink import publisher as publisher_module
 from spark_jetstream.sink.ledger import bucket_config
-from spark_jetstream.sink.publisher import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
@@ -263,7 +263,7 @@ class TestSilence:
         held: list[bytes] = []
 
         def late(frame: bytes) -> bytes:
-            # The answer to the first try comes behind that to the second.
+            # The answer to the first try comes after that to the second.
             if not is_answer(frame):
                 return frame
             held.append(frame)

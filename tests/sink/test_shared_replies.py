@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from spark_jetstream.protocol.pub_ack import StoredAcks
-from spark_jetstream.sink.window import SharedReply
+from spark_jetstream.sink.shared_replies import SharedReplies
 
 NUMBER = 7
 Answer = tuple[str, int, bool]  # stream and domain as one name, sequence, whether it is a duplicate
 
 
-def taken(rows: int, *runs: list[Answer], refused: int = 0) -> SharedReply:
+def taken(rows: int, *runs: list[Answer], refused: int = 0) -> SharedReplies:
     """What has come for `rows` rows; each run is what one read brought, beside an answer to something else."""
-    shared = SharedReply(rows, ("S", ""))
+    shared = SharedReplies(rows, ("S", ""))
     shared.refused = refused
     for run in runs:
         stream, _, domain = run[0][0].partition("@")

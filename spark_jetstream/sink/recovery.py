@@ -1,0 +1,163 @@
+"""Asks the server about rows without a good answer: whether they are stored all the same, and if not, why."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.errors import JetStreamError, PermissionDenied
+from spark_jetstream.protocol.pub_ack import Outcome
+from spark_jetstream.sink.kv import expected_revision
+from spark_jetstream.sink.ledger import Ledger
+from spark_jetstream.sink.rows import RefusedRow
+from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.window import InFlight
+from spark_jetstream.streams.lookup import RawMessage, message, next_message, streams_of, why_silent
+
+log = logging.getLogger(__name__)
+
+_VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
+
+
+class Recovery:
+    """Looks for the rows of one task. `ledger` is the entry of the task, with delivery exactly-once."""
+
+    def __init__(self, connection: Connection, target: Target, ledger: Ledger | None) -> None:
+        self._connection = connection
+        self._target = target
+        self._ledger = ledger
+        # What the JetStream API says of subjects, by API prefix and subject:
+        self._no_stream: set[tuple[str | None, str]] = set()  # no stream captures it; emptied with new answers
+        self._captured: dict[tuple[str | None, str], float] = {}  # when it named a stream
+        self._failed: dict[str | None, tuple[float, bool]] = {}  # when it gave no answer, and whether it may be asked
+
+    def check_owner(self) -> None:
+        """Raise `DeliveryError` if another attempt has taken over. To be called before each sending."""
+        if self._ledger is not None:
+            self._ledger.check()
+
+    def settle_noted(self, flights: Sequence[InFlight], now: float) -> bool:
+        """Settle the rows that the ledger finds in the streams; return whether there are any.
+
+        To be called before rows are sent again: a stream forgets message ids. `flights` is in the order of the first
+        sending, so what the streams had before the first one holds for all.
+        """
+        if self._ledger is None:
+            return False
+        waiting: dict[bytes, list[tuple[InFlight, int]]] = {}
+        for flight in flights:
+            if flight.portion.ids is not None:
+                at = np.flatnonzero(flight.waiting)
+                ids = flight.portion.ids.take(pa.array(at)).to_pylist()
+                for index, message_id in zip(at.tolist(), ids, strict=True):
+                    waiting.setdefault(message_id, []).append((flight, index))
+        if not waiting:
+            return False
+        oldest = flights[0].portion
+        places = self._ledger.recall(now - oldest.begun, oldest.after, waiting.keys())
+        for message_id, (stream, sequence) in places.items():
+            for flight, index in waiting[message_id]:
+                flight.settle_as_duplicate(index, stream, sequence)
+        return bool(places)
+
+    def settle_acknowledged(self, flight: InFlight) -> None:
+        """Settle the rows that are the messages named by the answers to the reply subject that they shared."""
+        assert flight.replies is not None
+        alike: dict[tuple[str, bytes], list[int]] = {}  # the rows of each subject and payload
+        for index in np.flatnonzero(flight.waiting).tolist():
+            row = flight.portion.row(index)
+            content = self._target.at(row.subject).stored_at(row.subject), row.data
+            alike.setdefault(content, []).append(index)
+        acknowledged = [
+            (stream, sequence)
+            for (stream, domain), sequences in flight.replies.sequences().items()
+            if self._target.stream in (None, stream) and self._target.domain in (None, domain)
+            for sequence in sequences.tolist()
+        ]
+        for stream, sequence in acknowledged:
+            try:
+                stored = message(self._connection, stream, sequence, prefix=self._target.api_prefix)
+            except JetStreamError as error:
+                log.info("cannot read an acknowledged message: %s", error)
+                return
+            if stored is None:
+                continue
+            candidates = alike.get((stored.subject, stored.data), [])
+            index = next((index for index in candidates if _is_row(stored, flight.portion.row(index))), None)
+            if index is not None:
+                candidates.remove(index)
+                flight.settle(index)
+                flight.portion.counted.stored += 1
+
+    def settle_expected(self, flight: InFlight, index: int) -> Outcome | None:
+        """Return what to do about a row that the server refused because of its expected sequence; None if it is stored.
+
+        The server checks the expected sequence before the message id, so the message at that place may be this very
+        row, stored by an earlier try. The row then counts as a duplicate. A row without a message id is recognised by
+        payload and headers, and looked for only if it was sent more than once.
+        """
+        row = flight.portion.row(index)
+        expected = expected_revision(row.lines)
+        if expected is None or (row.message_id is None and not flight.again[index]):
+            return Outcome.REFUSED
+        target = self._target
+        try:
+            for name in [target.stream] if target.stream else streams_of(self._connection, row.subject):
+                stored = next_message(
+                    self._connection, name, target.stored_at(row.subject), expected + 1, prefix=target.api_prefix
+                )
+                if stored is not None and _is_row(stored, row):
+                    flight.settle_as_duplicate(index, name, stored.sequence)
+                    return None
+        except JetStreamError as error:
+            log.info("cannot read the message at the expected sequence of a row: %s", error)
+            return Outcome.RETRY if error.retriable else Outcome.REFUSED
+        return Outcome.REFUSED
+
+    def note_answers(self) -> None:
+        """Forget which subjects no stream captures: the server has sent new answers."""
+        self._no_stream.clear()
+
+    def nobody_listens(self, subject: str, *, too_long: bool) -> bool:
+        """Whether no stream captures a subject; asks at most once a second.
+
+        If the account may not ask, no stream does once it takes `too_long`.
+        """
+        target, now = self._target.at(subject), time.monotonic()
+        prefix = target.api_prefix
+        place = prefix, subject
+        failed, may_ask = self._failed.get(prefix, (float("-inf"), True))
+        if place not in self._no_stream and now - max(failed, self._captured.get(place, failed)) >= _VALID:
+            try:
+                if streams_of(self._connection, target.stored_at(subject), prefix=prefix):
+                    self._captured = {known: at for known, at in self._captured.items() if now - at < _VALID}
+                    self._captured[place] = time.monotonic()
+                else:
+                    self._no_stream.add(place)
+            except JetStreamError as error:
+                # An election, most likely: the API has no leader either.
+                log.info("%s", error)
+                may_ask = not isinstance(error, PermissionDenied)
+                self._failed[prefix] = time.monotonic(), may_ask
+        return place in self._no_stream or (too_long and not may_ask)
+
+    def why_silent(self, flight: InFlight, index: int, now: float) -> str:
+        """Return why a row got no answer, as far as the server says."""
+        subject = flight.portion.row(index).subject
+        target = self._target.at(subject)
+        stream = target.stream if flight.portion.main else None
+        return why_silent(
+            self._connection, target.stored_at(subject), now - flight.sent, stream, prefix=target.api_prefix
+        )
+
+
+def _is_row(stored: RawMessage, row: RefusedRow) -> bool:
+    headers = set(stored.headers.split(b"\r\n"))
+    if row.message_id is not None:
+        return b"Nats-Msg-Id: " + row.message_id in headers
+    return stored.data == row.data and headers.issuperset(row.lines.split(b"\r\n"))
