@@ -11,7 +11,18 @@ whose tasks are all done; its report is `{"tasks": 4}`.
 
 docs/delivery.md ("How `exactly-once` outlives it") and docs/architecture.md ("Exactly once") have the rules. An attempt
 owns the entry as long as the entry has its name. It reads the entry at least once in half a lease, and sends nothing
-when it has not seen its name for a lease.
+when it has not seen its name for a lease. What an attempt does with the entry of its task:
+
+| the entry | step | what the attempt does | then |
+|---|---|---|---|
+| is missing, or of an earlier batch | `open` | writes its own, unless the batch is done | owns it |
+| is another attempt's | `open` | writes its own, waits for the lease, reads what that one has stored | owns it |
+| is done | `open` | takes its report, and compares the rows with it | stores nothing |
+| is of a later batch | `open` | raises `DeliveryError` | fails |
+| is its own | `begin` | notes where a stream ends before the first row goes there; looks for late rows | owns it |
+| | `check` | reads the entry before it sends | owns it, or fails if another attempt has written |
+| | `recall` | reads what the streams have stored, before it sends a row again | owns it |
+| | `finish` | notes its report | has done the task |
 """
 
 from __future__ import annotations
@@ -60,26 +71,25 @@ class Ledger:
 
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
         self.stored: _Places = {}
-        self._patience = options.connection.retry_timeout
-        self._requests = Requests(connect, self._patience)
+        self._requests = Requests(connect, options.connection.retry_timeout)
         self._task = task
-        self._prefix = f"{task.prefix}.".encode()
         self._slot = Slot(self._requests, f"{task.write}.{task.partition}", task.expires)
-        self._attempt = secrets.token_hex(8)
-        self._entry = TaskEntry(task.batch, self._attempt, _LEASE)
-        self._seen = 0.0
-        self._window = float("inf")
-        self._own_ids = False
-        self._looked = self._taken_over = float("-inf")
-        self._scanned: dict[str, int] = {}
-        self._patterns: dict[str, re.Pattern[str]] = {}
+        self._entry = TaskEntry(task.batch, secrets.token_hex(8), _LEASE)  # as this attempt writes it
+        self._seen = 0.0  # when the entry was last asked for and had this attempt's name
+        self._prefix = f"{task.prefix}.".encode()  # what the ids of the task's rows begin with
+        self._window = float("inf")  # the shortest duplicate window of the noted streams, in seconds
+        self._patterns: dict[str, re.Pattern[str]] = {}  # the subjects of the noted streams
+        self._taken_over = float("-inf")  # when this attempt took the task over from another one
+        self._looked = float("-inf")  # when it last looked for what that one has stored
+        self._scanned: dict[str, int] = {}  # up to which sequence of each stream it has looked
 
     def open(self, *, own_ids: bool) -> TaskReport | None:
         """Take the task over; return its report if it is done. `own_ids`: rows may have ids of the user's."""
-        self._own_ids = own_ids
+        if own_ids:
+            self._prefix = b""
         for _ in range(_TRIES):
             entry, self._slot.revision = self._slot.read()
-            mine = TaskEntry(self._entry.batch, self._attempt, self._entry.lease)
+            mine = TaskEntry(self._entry.batch, self._entry.attempt, self._entry.lease)
             taken = _of_batch(entry, self._task)
             if taken is None:
                 finished = _of_batch(_batch_slot(self._requests, self._task).read()[0], self._task)
@@ -132,12 +142,12 @@ class Ledger:
 
     def check(self) -> None:
         """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not."""
-        lease = self._entry.lease
-        deadline, backoff = Deadline(self._patience), Backoff()
+        lease, patience = self._entry.lease, self._requests.retry_timeout
+        deadline, backoff = Deadline(patience), Backoff()
         while time.monotonic() - self._seen > lease / 2:
             if deadline.expired:
                 raise OutageError(
-                    f"bucket {BUCKET} gave no current answer within {lease / 2:g} s, for {self._patience:g} s (option "
+                    f"bucket {BUCKET} gave no current answer within {lease / 2:g} s, for {patience:g} s (option "
                     "retryTimeout): nothing is sent without knowing that no other attempt has taken over"
                 )
             asked = time.monotonic()
@@ -146,7 +156,7 @@ class Ledger:
                 # A server that was just elected leader may not have applied this attempt's last write yet.
                 backoff.pause(deadline)
                 continue
-            if entry is None or entry.attempt != self._attempt:
+            if entry is None or entry.attempt != self._entry.attempt:
                 raise self._superseded()
             self._seen, self._slot.revision = asked, revision
 
@@ -155,7 +165,7 @@ class Ledger:
 
         The result, stream and sequence by message id, is empty as long as the streams surely remember the ids: until
         `age`, the seconds since the rows were first sent, is half a window. `after` holds the last sequence of each
-        stream that was known then; the rows can only be behind it.
+        stream that was known then; the rows can only be after it.
         """
         places: _Places = {}
         if age < self._window / 2:
@@ -212,7 +222,7 @@ class Ledger:
             self._scanned[name] = state.last_seq
 
     def _is_mine(self, message_id: bytes) -> bool:
-        return self._own_ids or message_id.startswith(self._prefix)
+        return message_id.startswith(self._prefix)
 
     def _stored_since(
         self, name: str, first: int, wanted: Callable[[bytes], bool], places: _Places
@@ -232,22 +242,22 @@ class Ledger:
                 "deduplicated"
             )
         at = first
-        deadline = Deadline(self._patience)
+        deadline = Deadline(self._requests.retry_timeout)
         while at <= state.last_seq:
             part = SequenceRange(name, at, state.last_seq + 1, None, state.created)
             at = self._scan(part, wanted, places) + 1
             if at > state.last_seq:
                 break
             # The last messages were removed, or a replica that lags behind served the reader: only the leader knows.
-            left = self._requests.call(partial(next_message, stream=name, subject=">", sequence=at))
-            if left is None:
+            unread = self._requests.call(partial(next_message, stream=name, subject=">", sequence=at))
+            if unread is None:
                 break
             if deadline.expired:
                 raise OutageError(
-                    f"stream {name} cannot be read up to sequence {state.last_seq} within {self._patience:g} s (option "
-                    "retryTimeout): a replica lags behind"
+                    f"stream {name} cannot be read up to sequence {state.last_seq} within {deadline.seconds:g} s "
+                    "(option retryTimeout): a replica lags behind"
                 )
-            at = left.sequence
+            at = unread.sequence
         return state, first
 
     def _scan(self, part: SequenceRange, wanted: Callable[[bytes], bool], stored: _Places) -> int:
@@ -257,11 +267,11 @@ class Ledger:
             batch=20_000,
             max_bytes=8 * 1024 * 1024,
             expires=30.0,
-            retry_timeout=self._patience,
+            retry_timeout=self._requests.retry_timeout,
             fail_on_data_loss=False,
             headers_only=True,
         )
-        for pulled in read_range(self._requests.connect, part, settings, f"spark-ledger-{self._attempt}"):
+        for pulled in read_range(self._requests.connect, part, settings, f"spark-ledger-{self._entry.attempt}"):
             last_seen = int(pulled.sequences[-1])
             entries = pulled.headers()
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))

@@ -104,8 +104,8 @@ class Slot:
                 if error.err_code not in WRONG_REVISION:
                     raise
                 # The server may have stored an earlier try of this write, and its answer may be lost.
-                found, revision = self.read()
-                if found is not None and vars(found) == vars(entry):
+                stored, revision = self.read()
+                if stored is not None and vars(stored) == vars(entry):
                     return revision
                 if revision <= self.revision:
                     # No other attempt has written. The earlier try is not stored yet: the server refuses a second one.

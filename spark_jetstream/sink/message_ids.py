@@ -77,10 +77,10 @@ class MessageIds:
 
     def strangers(self, ids: Iterable[bytes]) -> int:
         """Return how many of these ids were made for a row of the task, and for none that `ids` has got."""
-        texts = [each.removeprefix(self.prefix) for each in ids if each.startswith(self.prefix)]
-        own = [found for found in map(_ID.fullmatch, texts) if found]
-        known = self._seen.has(_keys(bytes.fromhex(b"".join(found[1] for found in own).decode())))
-        repeated = (int(found[2] or 0) <= self._repeats.get(bytes.fromhex(found[1].decode()), 0) for found in own)
+        texts = (name.removeprefix(self.prefix) for name in ids if name.startswith(self.prefix))
+        own = [match for match in map(_ID.fullmatch, texts) if match]
+        known = self._seen.has(_keys(bytes.fromhex(b"".join(match[1] for match in own).decode())))
+        repeated = (int(match[2] or 0) <= self._repeats.get(bytes.fromhex(match[1].decode()), 0) for match in own)
         return len(own) - sum(map(all, zip(known.tolist(), repeated, strict=True)))
 
     def _made(self, digests: bytes) -> pa.BinaryArray:
