@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.object_content import chunks
-from spark_jetstream.buckets.object_store import NewObject, ObjectNotStored, ObjectStream, ObjectUploads
+from spark_jetstream.buckets.object_store import NewObject, ObjectNotStored, ObjectStream, ObjectUploads, StoredUpload
 from spark_jetstream.buckets.objects import meta_subject, name_fault
 from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.client.requests import Connect
@@ -76,7 +76,7 @@ def _bytes_of(array: pa.Array) -> tuple[memoryview, list[int]]:
     wide = array.cast(pa.large_binary())  # makes new offsets, and keeps the bytes
     _, offsets, data = wide.buffers()
     ends = np.frombuffer(offsets, np.int64, len(wide) + 1, 8 * wide.offset)
-    # A null may have bytes behind it all the same; its row is refused.
+    # A null may have bytes all the same; its row is refused.
     return memoryview(data or b"").cast("B"), ends.tolist()
 
 
@@ -100,80 +100,58 @@ def write_objects(
 
     Raises `RowRefused`, `OutageError`, `PermissionDenied`, and `StreamNotFound` if there is no such bucket.
     """
-    begun = time.monotonic()
-    writer = ObjectSink(connect, options, f"partition {task.partition}")
-    with writer.uploads:
-        count = 0
+    assert options.object_bucket is not None
+    begun, totals, count, size = time.monotonic(), Totals(), 0, 0
+    settings = UploadSettings(
+        connection=options.connection,
+        max_in_flight=options.max_in_flight,
+        ack_timeout=options.ack_timeout,
+        max_retries=options.max_retries,
+        ack_option="ackTimeout",
+        retries=" (option maxRetries)",
+    )
+    bucket = ObjectStream(connect, options.object_bucket, options.connection.retry_timeout, HINT)
+    with ObjectUploads(connect, bucket, settings) as uploads:
         for batch in batches:
             for row in object_rows(batch, columns, count + 1):
-                writer.write(row)
+                stored = _store(uploads, row, f"partition {task.partition}", totals)
+                totals.stored += 1
+                totals.note(bucket.name, stored.first, stored.last)
+                size += len(row.content)
             count += batch.num_rows
-        return TaskReport(
-            partition=task.partition,
-            rows=count,
-            stored=writer.totals.stored,
-            streams=writer.totals.streams,
-            seconds=time.monotonic() - begun,
-            size=writer.size,
-        )
+    return TaskReport(
+        partition=task.partition,
+        rows=count,
+        stored=totals.stored,
+        streams=totals.streams,
+        seconds=time.monotonic() - begun,
+        size=size,
+    )
 
 
-class ObjectSink:
-    """Stores objects, one after the other.
-
-    `where` names the task in error messages. `totals` counts the objects, `size` adds up their contents in bytes.
-    """
-
-    def __init__(self, connect: Connect, options: SinkOptions, where: str) -> None:
-        assert options.object_bucket is not None
-        self.totals = Totals()
-        self.size = 0
-        self._where = where
-        settings = UploadSettings(
-            connection=options.connection,
-            max_in_flight=options.max_in_flight,
-            ack_timeout=options.ack_timeout,
-            max_retries=options.max_retries,
-            ack_option="ackTimeout",
-            retries=" (option maxRetries)",
-        )
-        self.bucket = ObjectStream(connect, options.object_bucket, options.connection.retry_timeout, HINT)
-        self.uploads = ObjectUploads(connect, self.bucket, settings)
-
-    def write(self, row: ObjectRow) -> None:
-        """Store an object. It replaces the object of the same name. Raises what `write_objects` raises."""
-        content = row.content
-        wanted = NewObject(name=row.name, parts=lambda size: chunks(content, size), headers=row.headers)
-        try:
-            if row.problem is not None:
-                raise ObjectNotStored(row.problem, Disposition.NONE)
-            stored = self.uploads.store(wanted)
-        except ObjectNotStored as failure:
-            raise self._error(row, failure) from None
-        except JetStreamError as error:
-            if error.retriable:
-                raise OutageError(self._text(row, f": {error}")) from None
-            raise self._with_row(row, error) from None
-        self.totals.stored += 1
-        self.totals.note(self.bucket.name, stored.first, stored.last)
-        self.size += len(row.content)
-
-    def _error(self, row: ObjectRow, failure: ObjectNotStored) -> JetStreamError:
+def _store(uploads: ObjectUploads, row: ObjectRow, where: str, totals: Totals) -> StoredUpload:
+    """Store an object in place of the one of the same name. Errors name its row, and how many objects are stored."""
+    bucket = uploads.stream.bucket
+    place = f"row {row.number} of {where}, object {row.name[:200]!r} of bucket {bucket}"
+    already = totals.stored_already("object")
+    wanted = NewObject(name=row.name, parts=lambda size: chunks(row.content, size), headers=row.headers)
+    try:
+        if row.problem is not None:
+            raise ObjectNotStored(row.problem, Disposition.NONE)
+        return uploads.store(wanted)
+    except ObjectNotStored as failure:
         if failure.denied is not None:
-            return self._with_row(row, failure.denied)
-        text = self._text(row, f" cannot be stored: {failure.why}")
+            failure.denied.args = (f"{place}: {failure.denied}; {already}",)
+            raise failure.denied from None
+        text = f"{place} cannot be stored: {failure.why}; {already}"
         if failure.hope is Disposition.OUTAGE:
-            return OutageError(text)
-        subject = meta_subject(self.bucket.bucket, row.name)
-        return RowRefused(
-            text, number=row.number, subject=subject, err_code=failure.err_code, stored=self.totals.stored
-        )
-
-    def _with_row(self, row: ObjectRow, error: JetStreamError) -> JetStreamError:
-        error.args = (self._text(row, f": {error}"),)
-        return error
-
-    def _text(self, row: ObjectRow, what: str) -> str:
-        """Return the text of an error: which row, what is wrong with it, and how many objects are stored."""
-        place = f"row {row.number} of {self._where}, object {row.name[:200]!r} of bucket {self.bucket.bucket}"
-        return f"{place}{what}; {self.totals.stored_already('object')}"
+            raise OutageError(text) from None
+        subject = meta_subject(bucket, row.name)
+        raise RowRefused(
+            text, number=row.number, subject=subject, err_code=failure.err_code, stored=totals.stored
+        ) from None
+    except JetStreamError as error:
+        error.args = (f"{place}: {error}; {already}",)
+        if error.retriable:
+            raise OutageError(str(error)) from None
+        raise
