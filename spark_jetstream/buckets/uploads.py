@@ -1,7 +1,8 @@
 """Publishes the messages of one subject in order: the chunks of an object, its note, or its meta message.
 
-The stream has stored all of them, one behind the other, or the upload has failed: a message that is sent again would be
-stored behind its successors.
+The stream has stored all of them, one after the other, or the upload has failed: a message that is sent again would be
+stored after its successors. So there is nothing to send again here, and no window in common with `sink.window`, which
+counts rows by the thousand, in any order.
 """
 
 from __future__ import annotations
@@ -69,19 +70,17 @@ class Uploads:
     def __init__(self, connect: Connect, stream: str, settings: UploadSettings) -> None:
         self.stream = stream
         self._settings = settings
-        self._subject = ""
-        domain = settings.connection.domain
-        self._domain = None if domain is None else f'"domain":"{domain}"'.encode()
-        self._own = f"NATS/1.0\r\nNats-Expected-Stream: {stream}\r\n".encode()
         self._connection = connect(settings.connection.retry_timeout)
         self._inbox = self._connection.inbox(replies=True, paced=False)
         self._acks = AckReader(self._inbox.subject)
-        self._next = 1
-        self._waiting: dict[int, int] = {}
-        self._sequences: dict[int, int] = {}
-        self._bytes = 0
+        self._next = 1  # the first number of a reply subject that was never used
+        self._heard = 0.0  # when the last first answer came, or the first payload of all in flight was sent
+        # Of the last call of `store`:
+        self._subject = ""
+        self._waiting: dict[int, int] = {}  # the sizes of the payloads in flight, by number
+        self._bytes = 0  # their sum
+        self._sequences: dict[int, int] = {}  # the sequences of the payloads that are stored, by number
         self._refusals: list[Refusal] = []
-        self._heard = 0.0
 
     def close(self) -> None:
         """Drop the answers that come from now on."""
@@ -94,7 +93,7 @@ class Uploads:
 
     def head(self, lines: bytes = b"") -> bytes:
         """Return the header block of a message with these lines of its own."""
-        return self._own + lines + b"\r\n"
+        return b"NATS/1.0\r\nNats-Expected-Stream: %b\r\n%b\r\n" % (self.stream.encode(), lines)
 
     def store(self, subject: str, payloads: Iterable[bytes | memoryview], lines: bytes = b"") -> list[int]:
         """Publish the payloads in order and return their sequences in the stream, ascending.
@@ -173,11 +172,11 @@ class Uploads:
             self._pump(wait=True)
 
     def _pump(self, *, wait: bool) -> None:
-        """Read the answers that came; with ``wait``, wait for one, at most until the acknowledgement time-out."""
+        """Read the answers that have arrived; with ``wait``, wait for one, at most `ack_timeout`."""
         timeout = self._settings.ack_timeout
-        left = self._heard + timeout - time.monotonic()
+        patience = max(self._heard + timeout - time.monotonic(), 0.001) if wait else 0.0
         try:
-            event = self._inbox.get(max(left, 0.001) if wait else 0.0)
+            event = self._inbox.get(patience)
             while event is not None:
                 if isinstance(event, Frames):
                     self._take(event)
@@ -191,28 +190,18 @@ class Uploads:
             raise NotStored(why, Disposition.RETRY, silent=True)
 
     def _take(self, frames: Frames) -> None:
-        if self._domain is None:
-            self._read(frames)
-            return
-        # Subjects have no domain: a bucket of the same name on the way stores the message as well.
-        for index in range(len(frames)):
-            one = frames[index : index + 1]
-            answer = one.data[int(one.line_end[0] + one.head[0]) : int(one.line_end[0] + one.size[0])]
-            if b'"domain":"' not in answer or self._domain in answer:
-                self._read(one)
-
-    def _read(self, frames: Frames) -> None:
-        answers = self._acks.read(frames)
+        answers, domain = self._acks.read(frames), self._settings.connection.domain
         for stored in answers.stored:
+            if domain is not None and stored.domain not in ("", domain):
+                # Subjects have no domain: a bucket of the same name on the way stores the message as well.
+                continue
             for number, sequence in zip(stored.numbers.tolist(), stored.sequences.tolist(), strict=True):
-                if self._land(number):
+                if self._is_first(number):
                     self._sequences[number] = sequence
-        for refusal in answers.refused:
-            if self._land(refusal.number):
-                self._refusals.append(refusal)
+        self._refusals += [refusal for refusal in answers.refused if self._is_first(refusal.number)]
 
-    def _land(self, number: int) -> bool:
-        """Whether this is the first answer to a payload in flight."""
+    def _is_first(self, number: int) -> bool:
+        """Note an answer to a payload; whether it is the first one."""
         size = self._waiting.pop(number, None)
         if size is None:
             return False
