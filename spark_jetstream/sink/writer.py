@@ -1,4 +1,4 @@
-"""The writers of the data source, for batches and for streams (pyspark.sql.datasource)."""
+"""The writers of the data source, for batch writes and streaming queries (pyspark.sql.datasource)."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ class Committed(WriterCommitMessage):
 
 
 class _Sink:
-    """Options, columns and writing, the same for batch and stream."""
+    """Options, columns and writing, the same for a batch write and a streaming query."""
 
     streaming: bool
     arrow: bool
-    """Whether Spark hands over record batches; older ones hand over Python rows."""
+    """Whether Spark hands over record batches; older releases hand over Python rows."""
 
     def __init__(
         self, options: Mapping[str, object], schema: StructType, overwrite: bool, prepare: Callable[[SinkOptions], None]
     ) -> None:
         """Check options, columns and server. Call `prepare` before the first request about a stream.
 
-        `overwrite` of a stream means output mode "complete": each micro-batch stores the whole result again.
+        `overwrite` of a streaming query means output mode "complete": each micro-batch stores the whole result again.
         """
         options = hidden(options)
         if overwrite and not self.streaming:
@@ -133,7 +133,7 @@ class _Sink:
         return Committed(report, task.write, run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Log what is stored: every row was stored when its task ended. Spark gives a `batchId` for streams alone.
+        """Log what is stored: every row was stored when its task ended. Only a streaming query has a `batchId`.
 
         With delivery exactly-once the ledger notes first how many tasks there were, if the batch can be run again.
         """
