@@ -419,7 +419,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("case", WHOLE, ids=name_of)
-def test_what_fails_the_whole_task_although_there_are_dead_letters(make: MakeStream, case: Case) -> None:
+def test_the_whole_task_fails_although_there_are_dead_letters(make: MakeStream, case: Case) -> None:
     s, dead = make(**case.config), make()
     options = {**case.options, "deadLetterSubject": f"{dead.subject}.row"}
     for mode in case.modes:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import OptionError, RowRefused, StreamNotFound
 from spark_jetstream.protocol.pub_ack import Refusal
-from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, rounds, rows_of
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import WriteTask
@@ -106,22 +106,6 @@ def test_rounds_hold_each_key_once_and_keep_its_order(keys: list[str]) -> None:
     assert len(found) == max((keys.count(key) for key in keys), default=0)
 
 
-@pytest.mark.parametrize(
-    ("headers", "marker"),
-    [
-        (b"", False),
-        (b"NATS/1.0\r\nNats-Msg-Id: x\r\n\r\n", False),
-        (b"NATS/1.0\r\nKV-Operation: PUT\r\n\r\n", False),
-        (b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", True),
-        (b"NATS/1.0\r\nNats-Rollup: sub\r\nKV-Operation:PURGE\r\n\r\n", True),
-        (b"NATS/1.0\r\nKV-Operation: \r\n\r\n", False),
-        (b"NATS/1.0\r\nNats-Marker-Reason: MaxAge\r\nNats-TTL: 2s\r\n\r\n", True),
-    ],
-)
-def test_markers_are_known_by_their_headers(headers: bytes, marker: bool) -> None:
-    assert is_marker(headers) is marker
-
-
 def test_where_keys_are_published_to() -> None:
     """As nats.go does it (kv.go: mapStreamToKVS)."""
     remote = KeyBucket.of("b", "$JS.hub.API")
@@ -139,15 +123,10 @@ def test_where_keys_are_published_to() -> None:
 
 
 REASONS = [
-    (10071, "wrong last sequence: 17", 12, "expected_revision is 12, and the key has revision 17: read it again"),
-    (10071, "wrong last sequence: 17", 0, "expected_revision is 0, but the key has revision 17"),
-    (10071, "wrong last sequence: 0", 12, "expected_revision is 12, and the key does not exist"),
     (10164, "wrong last sequence", 12, "expected_revision is 12, and the key has another one"),
-    (10054, "message size exceeds maximum allowed", None, "max_msg_size of stream KV_b"),
     (10077, "maximum bytes exceeded", None, "the bucket is full: raise its size (max_bytes of stream KV_b)"),
     (10109, "invalid operation on sealed stream", None, "sealed bucket"),
     (10111, "rollup not permitted", None, "PURGE needs allow_rollup_hdrs on stream KV_b"),
-    (10166, "per-message TTL is disabled", None, "set allow_msg_ttl on stream KV_b"),
 ]
 
 
@@ -377,7 +356,7 @@ def test_order_when_answers_are_missing(proxy: WireProxy, bucket: Stream, delive
 
 
 def test_order_when_rows_are_not_stored_at_first(proxy: WireProxy, bucket: Stream) -> None:
-    """What is refused for the time being is sent again, behind the rows that nothing stood in the way of."""
+    """What is refused for the time being is sent again, after the rows that nothing stood in the way of."""
     full = proxy.awaiting(b"maximum bytes exceeded")
 
     def batches() -> Iterator[pa.RecordBatch]:

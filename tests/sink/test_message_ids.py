@@ -96,7 +96,7 @@ def test_bytes_that_move_between_subject_headers_and_payload_make_another_row() 
     assert all(each.count(b".") == 3 for each in ids), "no two of them are taken for equal rows"
 
 
-def test_what_other_columns_ask_of_the_server_belongs_to_the_row() -> None:
+def test_ids_depend_on_what_other_columns_ask_of_the_server() -> None:
     columns: list[dict[str, list[Any]]] = [
         {},
         {"ttl": ["5s"]},
@@ -146,13 +146,6 @@ def test_ids_of_a_large_task_are_distinct(portion: int) -> None:
     assert len(set(found)) == len(found)
     assert [each + b".1" for each in found[:10_000]] == found[50_000:]
     assert not any(each.endswith(b".1") and each.count(b".") > 3 for each in found[:50_000])
-
-
-def test_many_equal_rows_are_counted_on() -> None:
-    identifier = MessageIds(PREFIX)
-    rows = read(batch(data=[b"x"] * 2_000), "a")
-    found = [each for _ in range(3) for each in made(identifier, rows)]
-    assert found == [found[0], *(found[0] + b".%d" % number for number in range(1, 6_000))]
 
 
 @pytest.mark.parametrize("key", [bytes(8), b"\x01" + bytes(7), b"\xff" * 8])

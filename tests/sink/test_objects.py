@@ -26,10 +26,9 @@ from nats.js.errors import NotFoundError
 from pyspark.sql import SparkSession
 
 from spark_jetstream.buckets.object_content import chunk_size
-from spark_jetstream.buckets.object_store import note_body, read_note
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
-from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, ProtocolError, RowRefused, StreamNotFound
+from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, RowRefused, StreamNotFound
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
 from spark_jetstream.sink.report import TaskReport
@@ -188,13 +187,6 @@ class TestRows:
     )
     def test_chunks_fit(self, max_payload: int, max_msg_size: int, expected: int) -> None:
         assert chunk_size(max_payload, max_msg_size, 50) == expected
-
-    def test_notes(self) -> None:
-        assert read_note(note_body(["a", "B-1"]), "s") == ("a", "B-1")
-        bad = (b"", b"[]", b'{"version":2,"uploads":[]}', b'{"version":1}', b'{"version":1,"uploads":[">"]}')
-        for broken in (*bad, b"[" * 100_000):
-            with pytest.raises(ProtocolError, match="noted of uploads at s cannot be read"):
-                read_note(broken, "s")
 
 
 # -- what others read --
@@ -372,7 +364,7 @@ class TestRefusals:
 def standing_still(
     bucket: Bucket, proxy: WireProxy, passing: int, *objects: tuple[str, Any], cut: bool = True, **given: Any
 ) -> Iterator[None]:
-    """While this lasts a write has lost an answer, behind those that pass. Then it goes on, and stores everything."""
+    """While this lasts a write has lost an answer, after those that pass. Then it goes on, and stores everything."""
     acks = Acks(proxy, passing)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(bucket.write, *objects, servers=proxy.url, **{"ackTimeout": "60s", **given})
