@@ -44,14 +44,19 @@ class Api:
     - `ProtocolError`: the reply cannot be read.
     """
 
-    def __init__(self, options: ConnectionOptions, connection: Connection | None = None) -> None:
-        """Requests go over ``connection``; by default, over the one that this process has for ``options``."""
+    def __init__(
+        self, options: ConnectionOptions, connection: Connection | None = None, *, starting: bool = True
+    ) -> None:
+        """Requests go over ``connection``; by default, over the one that this process has for ``options``.
+
+        ``starting``: servers whose ports refuse connections may be starting, so `connection` waits for them.
+        """
         self.options = options
         self._own = connection
-        self.starting = True
-        """Whether servers whose ports refuse connections may be starting, so that `connection` waits for them."""
+        self._starting = starting
         self.requests = Requests(self.connect, options.request_timeout)
-        self._closed = False
+        self._closed = False  # `close` was called, and nothing is asked any more
+        # The connection, its reconnects, and the level that the server had then: another server may have another one.
         self._level: tuple[tuple[Connection, int] | None, int | None] = (None, None)
 
     @property
@@ -59,7 +64,7 @@ class Api:
         """The connection. Opens it if it is not open."""
         if self._closed:
             raise JetStreamError("this JetStreamAdmin is closed: make another one")
-        return self._own or pool.connect(self.options, starting=self.starting)
+        return self._own or pool.connect(self.options, starting=self._starting)
 
     def connect(self, seconds: float = 0.0) -> Connection:
         """Return `connection`, for functions that take a `Connect`; the options say how long to wait for it."""

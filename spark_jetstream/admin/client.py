@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
@@ -122,11 +122,14 @@ class JetStreamAdmin:
     `RequestTimeout`, `NoResponders`, `ConnectionFailed`. They name further classes under "Raises".
     """
 
+    _starting: ClassVar[bool] = True
+    """Whether servers whose ports refuse connections may be starting, as beside the script that starts them."""
+
     def __init__(self, **options: object) -> None:
         """Check the options. Raises `OptionError` for an unknown option, and for a value that is not possible."""
         given, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
-        self._api = api = Api(ConnectionOptions.from_given(_own(given, lists)))
+        self._api = api = Api(ConnectionOptions.from_given(_own(given, lists)), starting=self._starting)
         self.streams = Streams(api)
         self.consumers = Consumers(api)
         self.messages = Messages(api)
@@ -284,6 +287,12 @@ class JetStreamAdmin:
         if not hasattr(self, "_api"):  # the constructor has failed, and a traceback shows its local variables
             return "<JetStreamAdmin>"
         return f"<JetStreamAdmin {self.options.display_servers} {self.options.api_prefix_resolved}>"
+
+
+class CommandAdmin(JetStreamAdmin):
+    """A `JetStreamAdmin` for somebody at a terminal, who wants to know at once that the ports of all servers refuse."""
+
+    _starting = False
 
 
 def _lists(options: Mapping[str, object]) -> tuple[str, ...]:

@@ -90,11 +90,9 @@ class Run:
     @functools.cached_property
     def admin(self) -> JetStreamAdmin:
         """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
-        from spark_jetstream.admin.client import JetStreamAdmin
+        from spark_jetstream.admin.client import CommandAdmin
 
-        admin = JetStreamAdmin.from_environment(**self.given)
-        admin._api.starting = False  # who types a command wants to know now; a script may have started the server
-        return admin
+        return CommandAdmin.from_environment(**self.given)
 
 
 class _LateCommand(Command):
