@@ -87,7 +87,7 @@ class Api:
         """
         for kind in ("stream", "consumer"):
             if f"{{{kind}}}" in subject:
-                _checked(Name(kind), kind, names[kind])
+                checked(Name(kind), kind, names[kind])
         if subject in NEEDED:
             self.need(NEEDED[subject], context)
         sent = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
@@ -200,22 +200,22 @@ class Api:
 
 def stream_name(name: object) -> str:
     """Return the name of a stream. Raises `OptionError`: with a dot or a wildcard it would be another request."""
-    return _checked(Name("stream"), "stream", name)
+    return str(checked(Name("stream"), "stream", name))
 
 
 def consumer_name(name: object) -> str:
     """Return the name of a consumer. Raises `OptionError`."""
-    return _checked(Name("consumer"), "consumer", name)
+    return str(checked(Name("consumer"), "consumer", name))
 
 
 def subject_filter(subject: object, *, literal: bool = False) -> str:
     """Return a subject, with wildcards unless ``literal``. Raises `OptionError`, for None and an empty text too."""
-    return _checked(Subject(literal=literal), "subject", subject)
+    return str(checked(Subject(literal=literal), "subject", subject))
 
 
 def publish_subject(subject: object) -> str:
     """Return a subject that one can publish to. Raises `OptionError`."""
-    return _checked(PublishSubject(), "subject", subject)
+    return str(checked(PublishSubject(), "subject", subject))
 
 
 def positive(sequence: Any, what: str = "sequence") -> int:
@@ -234,9 +234,10 @@ def moment(what: str, time: Any) -> Timestamp:
     raise OptionError(f"{what} must be {expected}, not {shown(time)}")
 
 
-def _checked(kind: Kind, what: str, value: object) -> str:
+def checked(kind: Kind, what: str, value: object) -> Any:
+    """Return the value of an argument, read as an option is. Raises `OptionError`, which calls it ``what``."""
     try:
-        return str(kind.read(value))
+        return kind.read(value)
     except ValueError as error:
         problem = str(error)
     raise OptionError(f"{what} {problem}")

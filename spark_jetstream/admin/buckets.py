@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo
-from spark_jetstream.admin.models.changes import Difference
+from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, fields_of
+from spark_jetstream.admin.models.changes import Difference, parse_user
 from spark_jetstream.admin.streams import Streams
 
 C = TypeVar("C", bound=AnyBucketConfig)
@@ -20,6 +20,7 @@ class Buckets(ABC, Generic[C, B]):
     """The buckets of one kind in an account. All methods raise what `Api` raises; `StreamNotFound` names the bucket."""
 
     _info: type[B]
+    _config: type[C]
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -90,10 +91,21 @@ class Buckets(ABC, Generic[C, B]):
         with self._kind.naming(name):
             yield f"{self._kind.prefix}{name}"
 
-    @abstractmethod
     def _wanted(self, bucket: str, config: C | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration of a bucket's stream. Raises `OptionError`."""
+        """Return the configuration of a bucket's stream, as Go's client makes it. Raises `OptionError`."""
+        name = self._kind.name(bucket)
+        wanted = parse_user(self._config, config, fields, f"bucket {name}")
+        stream = f"{self._kind.prefix}{name}"
+        return {**self._new(name, wanted), "name": stream, "discard": "new", "allow_rollup_hdrs": True}
 
-    @abstractmethod
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the changes of the stream for changes of the bucket. Raises `OptionError`."""
+        return self._fields(bucket, self._config.parse(changes, f"bucket {bucket}"), changes)
+
+    def _fields(self, bucket: str, config: C, names: Iterable[str]) -> dict[str, Any]:
+        """Return the fields of the stream that stand for these of the bucket."""
+        return fields_of(config, names)
+
+    @abstractmethod
+    def _new(self, name: str, wanted: C) -> dict[str, Any]:
+        """Return the fields of a new bucket's stream that those of the other kind do not have."""

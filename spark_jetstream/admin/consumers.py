@@ -9,20 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
-from spark_jetstream.admin.api import Api, consumer_name, moment, positive
-from spark_jetstream.admin.models.changes import (
-    Difference,
-    already_exists,
-    asked_for,
-    changed,
-    confirm,
-    existing_instead,
-    load_or_create,
-    named,
-    planned,
-    refuse_impossible,
-    update_body,
-)
+from spark_jetstream.admin.api import Api, Body, consumer_name, moment, positive
+from spark_jetstream.admin.assets import Asset
+from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user, update_body
 from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
     ConsumerInfo,
@@ -35,14 +24,7 @@ from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
-from spark_jetstream.errors import (
-    ApiError,
-    ConsumerNotFound,
-    JetStreamError,
-    NoResponders,
-    OptionError,
-    PermissionDenied,
-)
+from spark_jetstream.errors import ConsumerNotFound, JetStreamError, NoResponders, OptionError, PermissionDenied
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
 from spark_jetstream.protocol.conventions import RUN, SINCE
@@ -198,7 +180,7 @@ class Consumers:
         """
         wanted = self._wanted(stream, name, config, fields)
         own = wanted.durable_name or wanted.name
-        context = f"create {_what(stream, own)}" if own else f"create a consumer on stream {stream}"
+        context = f"create {_what(stream, own)}"
         self._api.need_for(wanted, context)
         subject = creation_subject(wanted) if own else jsapi.CONSUMER_CREATE
         if durable_form:
@@ -207,18 +189,12 @@ class Consumers:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
-        names = {"stream": stream, "consumer": own, "filter": wanted.filter_subject}
         request = jsapi.create_request(stream, wanted.body())
-        try:
-            info = self._api.reply(ConsumerInfo, subject, request, context=context, **names)
-        except ApiError as error:
-            if not already_exists(error):
-                raise
-            return existing_instead(error, wanted, lambda: self.load(stream, own))
-        # Some versions of the server put the name that they chose into the configuration.
-        complete = wanted if own else wanted.changed(name=info.config.name)
-        confirm(complete, info.config, f"{_what(stream, info.name)} was created")
-        return info
+
+        def send() -> ConsumerInfo:
+            return self._send(subject, request, context, stream, own, wanted)
+
+        return self._asset(stream, own).create(wanted, send)
 
     def load_or_create(
         self,
@@ -236,17 +212,13 @@ class Consumers:
         name = wanted.durable_name or wanted.name
         if not name:
             raise OptionError(f"consumer of stream {stream}: a name or durable_name is required")
-        return load_or_create(
-            wanted,
-            _what(stream, name),
-            lambda: self.load(stream, name),
-            lambda: self.create(stream, wanted, any_filter=any_filter),
-            given_only=given_only,
+        return self._asset(stream, name).load_or_create(
+            wanted, lambda: self.create(stream, wanted, any_filter=any_filter), given_only=given_only
         )
 
     def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `ConsumerNotFound`."""
-        return planned(self.load(stream, name).config, changes, fields, _what(stream, name))[1]
+        return self._asset(stream, name).plan(changes, fields)
 
     def update(
         self, stream: str, name: str, changes: Config | None = None, /, *, any_filter: bool = False, **fields: Any
@@ -256,20 +228,15 @@ class Consumers:
         To change between ``filter_subject`` and ``filter_subjects``, give the other one as None. New filters are
         checked as `create` does, unless ``any_filter``.
         """
-        what = _what(stream, name)
-        actual = self.load(stream, name).config
-        wanted, changed_fields = planned(actual, changes, fields, what)
-        refuse_impossible(changed_fields, what)
-        if changed_fields:
-            context = f"update {what}"
-            self._api.need_for(wanted, context)
-            if not any_filter and any(change.field == "filter_subjects" for change in changed_fields):
+
+        def send(wanted: ConsumerConfig, actual: ConsumerConfig) -> ConsumerInfo:
+            context = f"update {_what(stream, name)}"
+            if not any_filter and set(wanted.filters) != set(actual.filters):
                 self._check_filters(stream, "", wanted, context)
             request = jsapi.update_request(stream, update_body(wanted, actual))
-            names = {"stream": stream, "consumer": name, "filter": wanted.filter_subject}
-            info = self._api.reply(ConsumerInfo, creation_subject(wanted), request, context=context, **names)
-            confirm(wanted, info.config, f"{what} was updated")
-        return changed_fields
+            return self._send(creation_subject(wanted), request, context, stream, name, wanted)
+
+        return self._asset(stream, name).update(changes, fields, send)
 
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
@@ -400,9 +367,18 @@ class Consumers:
                 connection.request(message.reply, ACKS[ack], context=context)
         return messages
 
+    def _asset(self, stream: str, name: str) -> Asset[ConsumerInfo]:
+        return Asset(self._api, _what(stream, name), lambda: self.load(stream, name))
+
+    def _send(
+        self, subject: str, request: Body, context: str, stream: str, name: str, wanted: ConsumerConfig
+    ) -> ConsumerInfo:
+        names = {"stream": stream, "consumer": name, "filter": wanted.filter_subject}
+        return self._api.reply(ConsumerInfo, subject, request, context=context, **names)
+
     def _wanted(self, stream: str, name: object, config: object, fields: Mapping[str, Any]) -> ConsumerConfig:
         given, own = named(ConsumerConfig, name, config, fields, "name", "durable_name")
-        return asked_for(ConsumerConfig, given, own, f"consumer of stream {stream}", self._api.newer)
+        return parse_user(ConsumerConfig, given, own, f"consumer of stream {stream}", self._api.newer)
 
     def _check_filters(self, stream: str, name: str, wanted: ConsumerConfig, context: str) -> None:
         """Raise `OptionError` if a filter surely matches nothing, unless the consumer ``name`` exists already."""
@@ -450,4 +426,4 @@ def _duration_or_time(until: Any) -> Nanoseconds | Timestamp:
 
 
 def _what(stream: str, name: str) -> str:
-    return f"consumer {name} of stream {stream}"
+    return f"consumer {name} of stream {stream}" if name else f"a consumer on stream {stream}"

@@ -8,24 +8,17 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_jetstream.admin.api import Api, positive
+from spark_jetstream.admin.api import Api, checked, positive
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages, check_place, octets, store
 from spark_jetstream.admin.models.buckets import BucketConfig
-from spark_jetstream.admin.models.kv import (
-    KEY_VALUE,
-    BucketInfo,
-    Entry,
-    entries_of,
-    entry_of,
-    stream_changes,
-    stream_fields,
-)
+from spark_jetstream.admin.models.kv import KEY_VALUE, BucketInfo, Entry, entries_of, entry_of, stream_fields
 from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.streams import StreamSource
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, WRONG_REVISION, Origin, last_revision, stream_name
 from spark_jetstream.client.connection import Connection
@@ -40,8 +33,10 @@ from spark_jetstream.errors import (
     StreamNotFound,
     WrongRevision,
 )
+from spark_jetstream.options.names import CommaList, KeyFilter
+from spark_jetstream.options.values import Span
 from spark_jetstream.protocol import columns, jsapi
-from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault, subjects_overlap
+from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, rfc3339, shown
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import last_message
@@ -55,6 +50,7 @@ _ATTEMPTS = 10
 _MOST_BYTES = MAX_SUBJECT - 256 - len("$KV..")  # of a key, however long the name of its bucket is
 _ANY = "$KV.*"
 _HALF_AN_HOUR = Nanoseconds.of("30m")
+_FILTERS = CommaList(KeyFilter(), "keys", apart=True)
 _ADVICE = {
     10054: "with its headers the value is larger than max_value_size of bucket {0.bucket}",
     10077: "bucket {0.bucket} takes nothing more: it is full (max_bytes)",
@@ -240,13 +236,7 @@ class Bucket:
         Raises `OptionError` if ``older_than`` is no duration.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
-        try:
-            age = Nanoseconds.of(older_than)
-        except ValueError:
-            age = Nanoseconds(-1)
-        if age < 0:
-            expected = f"a duration such as 30m, not {shown(older_than)}{minutes_or_months(older_than)}"
-            raise OptionError(f"older_than must be {expected}")
+        age = checked(Span(), "older_than", older_than)
         limit = self.status().stream.ts.nanoseconds - age
         origin = self._place.origin
         connection = self._api.connection
@@ -261,7 +251,7 @@ class Bucket:
                     log.warning("message %d of bucket %s on %s stays", entry.revision, self.name, subject)
                     continue
                 old = entry.created.nanoseconds < limit
-                # Only what is not younger than the mark: a value that was put since is.
+                # No message after the mark: a value that was put since stays.
                 end = entry.revision + old
                 if end > 1:
                     connection.api(purge, jsapi.purge_request(end, subject), context=context)
@@ -287,14 +277,8 @@ class Bucket:
 
     def _subjects(self, filters: tuple[str, ...]) -> tuple[str, ...]:
         """Return the filters of the stream for filters of keys. Raises `OptionError`."""
-        for at, filter_ in enumerate(filters):
-            problem = key_fault(filter_, filters=True)
-            if problem:
-                raise OptionError(f"filter {shown(filter_)} of keys cannot be: {problem}")
-            for other in filters[:at]:
-                if subjects_overlap(filter_, other):
-                    raise OptionError(f"the filters {shown(other)} and {shown(filter_)} overlap")
-        return tuple(f"{self._place.subjects}.{filter_}" for filter_ in filters or (">",))
+        keys = checked(_FILTERS, "a filter of keys", filters) if filters else (">",)
+        return tuple(f"{self._place.subjects}.{key}" for key in keys)
 
     def _table(self, filters: tuple[str, ...], *, headers_only: bool = False) -> Iterator[columns.MessageRun]:
         part = TablePart(self._stream, self.status().stream.created, self._subjects(filters))
@@ -359,10 +343,7 @@ class Bucket:
         context = f"{operation} key {_key(key)} of bucket {self.name}"
         data = octets(value, "a value")
         connection = self._api.connection
-
-        def look(seconds: float) -> None:
-            _check_exists(connection, origin, context, seconds)
-
+        look = functools.partial(_check_exists, connection, origin, context)
         # No header names the expected stream: it would be stored as a part of the value.
         try:
             ack = store(self._api, f"{origin.write_prefix}{key}", data, headers, context, look)
@@ -423,26 +404,32 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
     the bucket.
     """
 
-    _info = BucketInfo
+    _info, _config = BucketInfo, BucketConfig
 
     def bucket(self, name: str) -> Bucket:
         """Return a bucket, to read and write its keys. No request is sent yet."""
         return Bucket(self._api, name)
 
-    def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        return stream_changes(bucket, self.load(bucket).stream.config, changes)
+    def _new(self, name: str, wanted: BucketConfig) -> dict[str, Any]:
+        fields = self._fields(name, wanted, BucketConfig.model_fields)
+        mirror: StreamSource | None = fields["mirror"]
+        if mirror is not None:
+            # The server sets `mirror_direct` to what the origin allows, whatever is asked for.
+            fields["mirror_direct"] = True
+            if mirror.external is None:
+                origin = mirror.name.removeprefix(KEY_VALUE.prefix)
+                with KEY_VALUE.naming(origin, f"create bucket {name} as its mirror"):
+                    fields["mirror_direct"] = self._streams.load(mirror.name).config.allow_direct
+        subjects = None if mirror else (f"$KV.{name}.>",)
+        return {**fields, "subjects": subjects, "deny_delete": True, "allow_direct": True}
 
-    def _wanted(
-        self, bucket: str, config: BucketConfig | Mapping[str, Any] | None, fields: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        wanted = stream_fields(KEY_VALUE.name(bucket), config, fields)
-        mirror = wanted.get("mirror")
-        if mirror is None:
-            return wanted
-        # The server sets `mirror_direct` to what the origin allows, whatever is asked for.
-        direct = True
-        if mirror.external is None:
-            origin = mirror.name.removeprefix(KEY_VALUE.prefix)
-            with KEY_VALUE.naming(origin, f"create bucket {bucket} as its mirror"):
-                direct = self._streams.load(mirror.name).config.allow_direct
-        return {**wanted, "mirror_direct": direct}
+    def _fields(self, bucket: str, config: BucketConfig, names: Iterable[str]) -> dict[str, Any]:
+        return stream_fields(bucket, config, names)
+
+    def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        if "mirror" in changes and self.load(bucket).mirror is not None:
+            raise OptionError(
+                f"bucket {bucket}: mirror cannot change: the keys of a mirror have the subjects that they have in its "
+                "origin"
+            )
+        return super()._changes(bucket, changes)

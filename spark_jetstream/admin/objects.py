@@ -16,18 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.assets import refuse_difference
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages
-from spark_jetstream.admin.models.buckets import ObjectBucketConfig
-from spark_jetstream.admin.models.changes import refuse_difference
-from spark_jetstream.admin.models.objects import (
-    OBJECT_STORE,
-    ObjectBucketInfo,
-    ObjectInfo,
-    object_name,
-    stream_changes,
-    stream_fields,
-)
+from spark_jetstream.admin.models.buckets import ObjectBucketConfig, fields_of
+from spark_jetstream.admin.models.objects import OBJECT_STORE, ObjectBucketInfo, ObjectInfo, object_name
 from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.admin.object_files import Data, Progress, new_object, permissions, refuse_existing, using
 from spark_jetstream.admin.object_reader import ObjectReader
@@ -36,7 +29,9 @@ from spark_jetstream.buckets.object_store import ObjectNotStored, ObjectStream, 
 from spark_jetstream.buckets.objects import (
     ObjectMeta,
     StoredObject,
+    chunk_filter,
     chunk_subject,
+    meta_filter,
     meta_subject,
     stored_objects,
 )
@@ -474,7 +469,7 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
     clients of NATS create. All methods raise what `Api` raises; `StreamNotFound` names the bucket.
     """
 
-    _info = ObjectBucketInfo
+    _info, _config = ObjectBucketInfo, ObjectBucketConfig
 
     def bucket(self, name: str) -> ObjectBucket:
         """Return a bucket, to read and write its objects. No request is sent yet."""
@@ -498,8 +493,6 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
         with self._stream(bucket) as stream:
             self._streams.seal(stream)
 
-    def _wanted(self, bucket: str, config: Config | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return stream_fields(OBJECT_STORE.name(bucket), config, fields)
-
-    def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        return stream_changes(bucket, changes)
+    def _new(self, name: str, wanted: ObjectBucketConfig) -> dict[str, Any]:
+        given = fields_of(wanted, wanted.model_fields_set)
+        return {**given, "subjects": (chunk_filter(name), meta_filter(name))}

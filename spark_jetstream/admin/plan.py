@@ -12,17 +12,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError
 
 from spark_jetstream.admin.api import Api, Body
+from spark_jetstream.admin.assets import already_exists
 from spark_jetstream.admin.consumers import creation_subject
 from spark_jetstream.admin.descriptions import Wanted
-from spark_jetstream.admin.models.base import Model, complaint, readable
-from spark_jetstream.admin.models.changes import (
-    Difference,
-    already_exists,
-    creation_body,
-    differences,
-    merged,
-    update_body,
-)
+from spark_jetstream.admin.models.base import complaint, readable
+from spark_jetstream.admin.models.changes import Difference, creation_body, differences, merged, update_body
 from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, StreamNotFound
@@ -270,16 +264,8 @@ def difference_data(difference: Difference) -> dict[str, Any]:
     """Return a difference as data that `json` writes, with values of the API: nanoseconds, bytes."""
     return {
         "field": difference.field,
-        "actual": _plain(difference.actual),
-        "wanted": _plain(difference.wanted),
+        "actual": difference.actual,
+        "wanted": difference.wanted,
         **({"refused": difference.refused} if difference.refused else {}),
         **({"risk": difference.risk} if difference.risk else {}),
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Model):
-        return value.body()
-    if isinstance(value, tuple):
-        return [*map(_plain, value)]
-    return {name: _plain(part) for name, part in value.items()} if isinstance(value, dict) else value

@@ -14,25 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, Saved, checked, opened
-from spark_jetstream.admin.models.base import complaint
-from spark_jetstream.admin.models.changes import differences
+from spark_jetstream.admin.models.changes import changed, differences
 from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.errors import (
-    ApiError,
-    BackupError,
-    JetStreamError,
-    NoResponders,
-    OptionError,
-    StreamExists,
-    StreamNotFound,
-)
+from spark_jetstream.errors import ApiError, BackupError, JetStreamError, NoResponders, StreamExists, StreamNotFound
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.streams.lookup import streams_of
@@ -84,7 +73,8 @@ def restore(
         JetStreamError: What `Api` raises.
     """
     with opened(Path(file_path("source", source))) as saved:
-        config = _config(saved, name, changes)
+        wanted = changes if name is None else {**changes, "name": name}
+        config = changed(saved.config, wanted, f"the configuration of stream {name or saved.config.name}")
         archive = checked(saved, checking)
         if not archive:
             _refuse_other_form(saved, config)
@@ -92,15 +82,6 @@ def restore(
         info = _Restore(api, saved, config, archive).carry_out(progress)
         sha256 = saved.manifest.data_sha256 if saved.manifest else ""
         return Restored(info, tuple(_changed(saved, info)), tuple(_notes(saved, config)), sha256)
-
-
-def _config(saved: Saved, name: str | None, changes: Mapping[str, Any]) -> StreamConfig:
-    renamed = {} if name is None else {"name": name}
-    try:
-        return saved.config.changed(**changes, **renamed)
-    except ValidationError as error:
-        problem = complaint(error)
-    raise OptionError(f"the configuration of stream {name or saved.config.name}: {problem}", option="changes")
 
 
 def _refuse_other_form(saved: Saved, config: StreamConfig) -> None:

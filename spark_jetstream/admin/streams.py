@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from spark_jetstream.admin.api import Api, stream_name, subject_filter
+from spark_jetstream.admin.assets import Asset
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.models.changes import (
     Difference,
-    asked_for,
     changed,
-    confirm,
     creation_body,
     differences,
-    existing_instead,
-    load_or_create,
     named,
-    planned,
-    refuse_impossible,
+    parse_user,
     update_body,
 )
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
@@ -116,11 +113,10 @@ class Streams:
         wanted = self._wanted(name, config, fields)
         context = f"create stream {wanted.name}"
         self._api.need_for(wanted, context)
-        self._check_origin(wanted)
+        body = creation_body(wanted)
+        send = partial(self._api.reply, StreamInfo, jsapi.STREAM_CREATE, body, context=context, stream=wanted.name)
         try:
-            info = self._api.reply(
-                StreamInfo, jsapi.STREAM_CREATE, creation_body(wanted), context=context, stream=wanted.name
-            )
+            return self._asset(wanted.name).create(wanted, send)
         except InsufficientResources:
             # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
             with contextlib.suppress(StreamNotFound, PermissionDenied):
@@ -128,22 +124,11 @@ class Streams:
                 if not differences(wanted, existing.config):
                     return existing
             raise
-        except StreamExists as error:
+        except StreamExists:
             if "allow_direct" not in wanted.model_fields_set:  # the stream that exists may be without
                 with contextlib.suppress(StreamExists):
                     return self.create(wanted.changed(allow_direct=False))
-            return existing_instead(error, wanted, lambda: self.load(wanted.name))
-        confirm(wanted, info.config, f"stream {wanted.name} was created")
-        return info
-
-    def _check_origin(self, wanted: StreamConfig) -> None:
-        """Refuse ``mirror_direct`` for an origin without ``allow_direct``: the server turns it off without an error."""
-        mirror = wanted.mirror
-        if mirror is None or mirror.external is not None or not wanted.mirror_direct:
-            return
-        with contextlib.suppress(StreamNotFound, PermissionDenied):
-            if not self.load(mirror.name).config.allow_direct:
-                raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
+            raise
 
     def load_or_create(
         self,
@@ -160,14 +145,11 @@ class Streams:
         `JetStreamError`, which lists the differences, when it exists with another configuration.
         """
         wanted = self._wanted(name, config, fields)
-        what = f"stream {wanted.name}"
-        return load_or_create(
-            wanted, what, lambda: self.load(wanted.name), lambda: self.create(wanted), given_only=given_only
-        )
+        return self._asset(wanted.name).load_or_create(wanted, lambda: self.create(wanted), given_only=given_only)
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""
-        return planned(self.load(name).config, changes, fields, f"stream {name}")[1]
+        return self._asset(name).plan(changes, fields)
 
     def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Change a stream; return what was changed. Changes of another client at the same time may be undone.
@@ -180,16 +162,12 @@ class Streams:
             JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
                 the server is too old for a field, or ignored one.
         """
-        actual = self.load(name).config
-        wanted, changed_fields = planned(actual, changes, fields, f"stream {name}")
-        refuse_impossible(changed_fields, f"stream {name}")
-        if changed_fields:
-            context = f"update stream {name}"
-            self._api.need_for(wanted, context)
-            body = update_body(wanted, actual)
-            info = self._api.reply(StreamInfo, jsapi.STREAM_UPDATE, body, context=context, stream=name)
-            confirm(wanted, info.config, f"stream {name} was updated")
-        return changed_fields
+
+        def send(wanted: StreamConfig, actual: StreamConfig) -> StreamInfo:
+            body, context = update_body(wanted, actual), f"update stream {name}"
+            return self._api.reply(StreamInfo, jsapi.STREAM_UPDATE, body, context=context, stream=name)
+
+        return self._asset(name).update(changes, fields, send)
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
@@ -284,10 +262,13 @@ class Streams:
             raise OptionError(f"cannot {context}: the server must be named")
         self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
 
+    def _asset(self, name: str) -> Asset[StreamInfo]:
+        return Asset(self._api, f"stream {name}", lambda: self.load(name))
+
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")
         known = own.get("name") or (given.get("name") if isinstance(given, Mapping) else getattr(given, "name", ""))
-        return asked_for(StreamConfig, given, own, f"stream {known}" if known else "stream", self._api.newer)
+        return parse_user(StreamConfig, given, own, f"stream {known}" if known else "stream", self._api.newer)
 
 
 def _listed(subject: str | None) -> tuple[dict[str, Any], str]:

@@ -2,7 +2,8 @@
 
 `Model(...)`, `model_validate` and `parse` read what a user wrote: they refuse a misspelt field and name the one that is
 like it, check ranges, and take durations as text. `from_server` reads what a server sent: it checks types alone, and
-keeps fields that this version does not know in ``model_extra``, which is sent back unchanged.
+keeps fields that this version does not know in ``model_extra``, which is sent back unchanged. One validator does it
+all, `Model._parse_user`; the context says what is read.
 
 A field that is not set has the server's default and is not sent (``model_fields_set`` has those that are set). None
 means "not set" everywhere. A user may write one item in place of a list (``subjects: orders.>``), and a text in place
@@ -24,7 +25,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 
 from spark_jetstream.errors import OptionError, ProtocolError, closest
 from spark_jetstream.options.names import Subject
@@ -58,9 +59,8 @@ M = TypeVar("M", bound="Model")
 Check = tuple[Any, str]
 """Whether something is wrong, and what."""
 
-_PART = "part"
 _NEWER = "newer"
-_KNOWN_FAULTS = "known faults"
+_BASE = "base"
 _MESSAGES = {  # by pydantic's type of error
     "missing": "is required",
     "tuple_type": "must be a list",
@@ -80,10 +80,10 @@ def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
     for base in model.__bases__:
         docs |= field_docs(base) if issubclass(base, Model) else {}
     source = _classes(model.__module__).get(model.__name__)
-    for field, text in itertools.pairwise(source.body if source else ()):
-        match field, text:
-            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(said))):
-                docs[name] = inspect.cleandoc(said)
+    for pair in itertools.pairwise(source.body if source else ()):
+        match pair:
+            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                docs[name] = inspect.cleandoc(text)
     return docs
 
 
@@ -105,7 +105,7 @@ class Model(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
-        extra="allow",  # `_refuse_unknown` lets only servers have any
+        extra="allow",  # `_as_meant` lets only servers have any
         hide_input_in_errors=True,
     )
 
@@ -145,10 +145,7 @@ class Model(BaseModel):
         not fit before does not count.
         """
         required = {name: getattr(self, name) for name, field in type(self).model_fields.items() if field.is_required()}
-        checked = type(self).model_validate({**required, **changes}, context={_PART: True})
-        kept = {name: getattr(self, name) for name in self.model_fields_set if name not in changes}
-        taken = {name: getattr(checked, name) for name, value in changes.items() if value is not None}
-        return type(self).model_validate({**kept, **taken}, context={**TRUST, _KNOWN_FAULTS: self.faults()})
+        return type(self).model_validate({**required, **changes}, context={_BASE: self})
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -163,41 +160,51 @@ class Model(BaseModel):
         """Yield what a server silently does otherwise, or refuses without the name of the field."""
         return iter(())
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _refuse_unknown(cls, data: Any, info: ValidationInfo) -> Any:
-        if not trusted(info) and cls.shorthand and isinstance(data, str):
+    def _parse_user(cls: type[M], data: Any, read: ModelWrapValidatorHandler[M], info: ValidationInfo) -> M:
+        """Read what a user wrote, and check it once: names, values, and how they fit together.
+
+        Of what a server sent, only the types are checked. In the context, `_BASE` is the model that `changed` copies.
+        """
+        context = info.context or {}
+        if not trusted(info):
+            data = cls._as_meant(data, context.get(_NEWER))
+        if not isinstance(data, Mapping):
+            return read(data)
+        model = read({name: value for name, value in data.items() if value is not None})
+        if trusted(info):
+            return model
+        base, known = context.get(_BASE), set()
+        if type(base) is cls:
+            known = set(base.faults())
+            kept = base.model_fields_set - data.keys()
+            model = model.model_copy(update={name: getattr(base, name) for name in kept})
+        faults = [fault for fault in model.faults() if fault not in known]
+        if faults:
+            raise field_error("contradiction", "; ".join(faults))
+        return model
+
+    @classmethod
+    def _as_meant(cls, data: Any, newer: Callable[[], bool] | None) -> Any:
+        """Return the fields that a user means: `shorthand` is one field, a single item a list of one."""
+        if cls.shorthand and isinstance(data, str):
             data = {cls.shorthand: data}
         if not isinstance(data, Mapping):
             return data
-        given = {name: value for name, value in data.items() if value is not None}
-        if trusted(info):
-            return given
-        unknown = [f"{shown(name)}{hint(str(name), cls.model_fields)}" for name in data if name not in cls.model_fields]
-        newer = (info.context or {}).get(_NEWER)
+        fields = cls.model_fields
+        unknown = [f"{shown(name)}{hint(str(name), fields)}" for name in data if name not in fields]
         if unknown and not (newer is not None and newer()):
             raise field_error("unknown_field", f"there is no field {', '.join(unknown)}")
-        return {name: cls._listed(name, value) for name, value in given.items()}
-
-    @classmethod
-    def _listed(cls, name: str, value: Any) -> Any:
-        """Return the value of a field as a user means it: a single item means a list of one."""
-        field = cls.model_fields.get(name)
-        if field is None or get_origin(field.annotation) is not tuple or not isinstance(value, (str, Mapping, Model)):
-            return value
-        if isinstance(value, str) and "," in value:
-            raise field_error("contradiction", f"{name} must be a list, not a text with commas such as {shown(value)}")
-        return (value,)
-
-    @model_validator(mode="after")
-    def _refuse_contradictions(self: M, info: ValidationInfo) -> M:
-        context = info.context or {}
-        known = context.get(_KNOWN_FAULTS)
-        checked = known is not None or not (trusted(info) or context.get(_PART))
-        faults = [fault for fault in self.faults() if fault not in (known or ())] if checked else []
-        if faults:
-            raise field_error("contradiction", "; ".join(faults))
-        return self
+        meant = dict(data)
+        for name in data.keys() & fields.keys():
+            value = data[name]
+            if get_origin(fields[name].annotation) is tuple and isinstance(value, (str, Mapping, Model)):
+                if isinstance(value, str) and "," in value:
+                    problem = f"{name} must be a list, not a text with commas such as {shown(value)}"
+                    raise field_error("contradiction", problem)
+                meant[name] = (value,)
+        return meant
 
 
 class Reply(Model):
@@ -208,14 +215,14 @@ class Reply(Model):
 
 
 class Page(Reply):
-    """One part of a long list; the next one begins at ``offset`` and what this one has."""
+    """One part of a long list. The next one begins at ``offset`` plus the number of entries here."""
 
     total: Count = 0
-    """How many there are in all."""
+    """How many entries there are in all."""
     offset: Count = 0
-    """How many were passed over."""
+    """How many entries come before those of this page."""
     limit: Count = 0
-    """How many a page can have."""
+    """How many entries a page can have."""
 
 
 def complaint(error: ValidationError) -> str:
@@ -256,7 +263,7 @@ def readable(value: Any) -> str:
 
 def rendered(model: Model) -> dict[str, Any]:
     """The fields that are set, for people: durations and sizes as text that `Model.parse` reads again."""
-    return {name: _rendered(getattr(model, name)) for name in model.field_names if name in model.model_fields_set}
+    return {name: _rendered(value) for name, value in model.model_dump(exclude_unset=True).items()}
 
 
 def _rendered(value: Any) -> Any:
@@ -268,6 +275,5 @@ def _rendered(value: Any) -> Any:
         return {name: _rendered(field) for name, field in value.items()}
     if isinstance(value, bool) or value is None or type(value) in (int, str):
         return value
-    if isinstance(value, int) and value < 0:
-        return int(value)  # there is no text for a negative duration
-    return str(value)
+    # There is no text for a negative duration.
+    return int(value) if isinstance(value, int) and value < 0 else str(value)

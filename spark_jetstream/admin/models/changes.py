@@ -11,25 +11,16 @@ Errors of functions that read what a user gives are one line, and begin with ``w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from spark_jetstream.admin.models.base import Model, complaint, readable
-from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig, ConsumerInfo
-from spark_jetstream.admin.models.streams import ZERO, RePublish, StreamConfig, StreamInfo
-from spark_jetstream.errors import (
-    ApiError,
-    ConsumerNotFound,
-    JetStreamError,
-    OptionError,
-    PermissionDenied,
-    StreamExists,
-    StreamNotFound,
-)
-from spark_jetstream.protocol import jsapi
+from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig
+from spark_jetstream.admin.models.streams import ZERO, StreamConfig
+from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 
 Case = Callable[[str, Any, Any], bool]
@@ -109,9 +100,7 @@ RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
         ),
         **dict.fromkeys(_FINAL, Rule(_NOT_BACK, _on)),
     },
-    ConsumerConfig: {
-        "durable_name": Rule("without a durable name it is gone when nobody uses it for a while", _off),
-    },
+    ConsumerConfig: {"durable_name": Rule("without a durable name it is gone when nobody uses it for a while", _off)},
 }
 
 #: What the server chooses where nothing (or 0) is wanted, by its own limits, the stream's, or an origin's; and what
@@ -131,6 +120,7 @@ M = TypeVar("M", bound=Model)
 _STREAM_LIMITS = ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
 _PULL_LIMITS = ("max_waiting", "max_batch", "max_bytes")
 _UNORDERED = frozenset({"subjects", "filter_subjects", "tags", "sources"})
+_PARTS = frozenset({"consumer_limits", "mirror", "placement", "republish", "sources", "subject_transform"})
 
 
 @dataclass(frozen=True)
@@ -152,7 +142,7 @@ class Difference:
 
 
 def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> list[Difference]:
-    """The fields in which ``actual`` is not what ``wanted`` asks for, in the order of the documentation.
+    """Return the fields in which ``actual`` is not what ``wanted`` asks for, in the order of the documentation.
 
     Both are `StreamConfig` or both `ConsumerConfig`. ``given_only`` compares nothing but the fields that ``wanted``
     sets: whether the actual one does at least what is asked for. The order of subjects, filters, tags and sources does
@@ -162,23 +152,25 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
     if kind is not type(actual) or kind not in LEFT_TO_SERVER:
         raise TypeError(f"a {kind.__name__} cannot be compared with a {type(actual).__name__}")
     want, have = effective(wanted), effective(actual)
-    left = _left(kind, want) | _kept(wanted) | _kept(actual)
-    given = {"filter_subjects" if name == "filter_subject" else name for name in wanted.model_fields_set}
+    given = wanted.model_dump(exclude_unset=True) if given_only else None
+    if given and "filter_subject" in given:
+        given["filter_subjects"] = ()
+    ignored = _servers_choice(kind, want) | _kept(wanted) | _kept(actual)
     return [
-        _judged(kind, *difference)
+        _judged(kind, field, _as_given(wanted, field, one), _as_given(actual, field, other))
         for name in want
-        if name not in left and (name in given or not given_only)
-        for difference in _compare(name, want[name], have.get(name), given_only)
+        if name not in ignored and (given is None or name in given)
+        for field, one, other in _compare(name, want[name], have.get(name), given and given[name])
     ]
 
 
 def creation_body(config: Model) -> dict[str, Any]:
-    """What to send to create a stream or consumer."""
+    """Return the configuration to send for a new stream or consumer."""
     return {**FOR_NEW[type(config)], **config.body()}
 
 
 def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
-    """What to send to make ``actual`` into ``wanted``, and to leave alone what `differences` does not report.
+    """Return the configuration to send so that ``actual`` becomes ``wanted``; what `differences` ignores stays.
 
     An update replaces everything, so what is left to the server is sent as it is, and so are fields of the whole
     configuration that only a newer server knows; those inside of a part stay when ``wanted`` is `changed` from it.
@@ -186,12 +178,12 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     have = actual.body()
     if have.get("backoff"):
         have.pop("ack_wait", None)  # it only was the first of these
-    sent = wanted
-    for name in sorted((_left(type(wanted), effective(wanted)) | _kept(wanted)) & have.keys()):
-        kept = type(wanted).from_server({**sent.body(), name: have[name]})
+    kind, sent = type(wanted), wanted.body()
+    for name in sorted((_servers_choice(kind, effective(wanted)) | _kept(wanted)) & have.keys()):
+        kept = {**sent, name: have[name]}
         # What does not fit to the rest any more is left to the server after all: a window longer than the new age.
-        sent = kept if set(kept.faults()) <= set(wanted.faults()) else sent
-    return {**(actual.model_extra or {}), **sent.body()}
+        sent = kept if set(kind.from_server(kept).faults()) <= set(wanted.faults()) else sent
+    return {**(actual.model_extra or {}), **sent}
 
 
 def merged(wanted: M, actual: M) -> M:
@@ -210,34 +202,38 @@ def merged(wanted: M, actual: M) -> M:
 
 
 def effective(config: Model) -> dict[str, Any]:
-    """The values by name, as the server takes them: with the defaults that do not depend on it, and what they imply."""
-    values = _values(config)
+    """Return the values by name, as the server takes them: with defaults, and with what they imply.
+
+    A part, such as a mirror, is a dict of all its fields.
+    """
+    values = config.model_dump()
     if isinstance(config, StreamConfig):
-        return values | _implied_by_stream(config)
+        return values | _implied_by_stream(config, values)
     assert isinstance(config, ConsumerConfig)
     values.pop("filter_subject")
     return values | _implied_by_consumer(config)
 
 
-def _left(kind: type[Model], want: dict[str, Any]) -> set[str]:
-    """The fields of `LEFT_TO_SERVER` that are left to it here."""
-    left = {name for name in LEFT_TO_SERVER[kind] if not want[name]}
-    return left if want.get("mirror") else left - {"mirror_direct"}
+def _servers_choice(kind: type[Model], want: dict[str, Any]) -> set[str]:
+    """Return the fields that a configuration leaves to the server."""
+    unset = {name for name in LEFT_TO_SERVER[kind] if not want[name]}
+    return unset if want.get("mirror") else unset - {"mirror_direct"}
 
 
 def _kept(config: Model) -> set[str]:
-    """The fields of `FOR_NEW` that are not set."""
+    """Return the fields of `FOR_NEW` that a configuration does not set: an existing asset keeps its own."""
     return FOR_NEW[type(config)].keys() - config.model_fields_set
 
 
-def _implied_by_stream(config: StreamConfig) -> dict[str, Any]:
+def _implied_by_stream(config: StreamConfig, values: dict[str, Any]) -> dict[str, Any]:
     copies = config.mirror or config.sources
     marked, sealed = config.subject_delete_marker_ttl > 0, config.sealed
+    placement, republish = values["placement"], values["republish"]
     return {
         "subjects": config.subjects or (() if copies else (config.name,)),
         "num_replicas": config.num_replicas or 1,
-        "placement": config.placement if config.placement and any(_values(config.placement).values()) else None,
-        "republish": config.republish if config.republish and config.republish.dest else None,
+        "placement": placement if placement and any(placement.values()) else None,
+        "republish": {**republish, "src": republish["src"] or ">"} if republish and republish["dest"] else None,
         "allow_msg_ttl": config.allow_msg_ttl or marked,
         "allow_rollup_hdrs": not sealed and (config.allow_rollup_hdrs or marked or config.allow_msg_schedules),
         "discard": "new" if sealed else config.discard,
@@ -264,41 +260,49 @@ def _implied_by_consumer(config: ConsumerConfig) -> dict[str, Any]:
     }
 
 
-def _compare(field: str, wanted: Any, actual: Any, given_only: bool) -> Iterator[tuple[str, Any, Any]]:
-    if _plain(field, wanted) == _plain(field, actual):
+def _compare(field: str, wanted: Any, actual: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path of each difference, with both values. In a part only the fields in ``given`` count; None: all."""
+    if isinstance(wanted, dict) and isinstance(actual, dict):
+        every = wanted if field.partition(".")[0] in _PARTS else {**wanted, **actual}
+        names = every if given is None else given
+        for name in names:
+            yield from _compare(f"{field}.{name}", wanted.get(name), actual.get(name), given and given[name])
+    elif _plain(field, wanted) == _plain(field, actual):
         return
-    if isinstance(wanted, Model) and isinstance(actual, Model):
-        have = _values(actual)
-        for name, value in _values(wanted).items():
-            if not given_only or name in wanted.model_fields_set:
-                yield from _compare(f"{field}.{name}", value, have.get(name), given_only)
-    elif isinstance(wanted, dict) and isinstance(actual, dict):
-        for name in {**wanted, **({} if given_only else actual)}:
-            yield from _compare(f"{field}.{name}", wanted.get(name), actual.get(name), given_only)
-    elif field == "sources" and [source.name for source in wanted] == [source.name for source in actual]:
+    elif field == "sources" and _names(wanted) == _names(actual) != []:
         for at, (one, other) in enumerate(zip(wanted, actual, strict=True)):
-            yield from _compare(f"{field}.{at}", one, other, given_only)
+            yield from _compare(f"{field}.{at}", one, other, given and given[at])
     else:
         yield field, wanted, actual
 
 
-def _values(model: Model) -> dict[str, Any]:
-    values = {name: getattr(model, name) for name in model.field_names}
-    return values | {"src": model.src or ">"} if isinstance(model, RePublish) else values
+def _names(sources: Any) -> list[str]:
+    """Return the names of sources; none for a field of a newer server that has their name."""
+    return [source["name"] for source in sources] if isinstance(sources, tuple) else []
 
 
 def _plain(field: str, value: Any) -> Any:
-    """A value as something that can be compared: without what makes no difference."""
-    if isinstance(value, Model):
-        return {name: _plain(name, part) for name, part in _values(value).items()}
+    """Return a value in a form that can be compared: without what makes no difference."""
+    if isinstance(value, dict):
+        return {name: _plain(name, part) for name, part in value.items()}
     if isinstance(value, tuple):
         plain = [_plain("", part) for part in value]
-        if field.rpartition(".")[2] not in _UNORDERED:
-            return plain
-        return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True, default=str))
+        unordered = field.rpartition(".")[2] in _UNORDERED
+        return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True, default=str)) if unordered else plain
     if isinstance(value, Timestamp):
         return None if value.never else value.nanoseconds or str(value)
     return value
+
+
+def _as_given(config: Model, field: str, value: Any) -> Any:
+    """Return a part, or parts, with the fields alone that the configuration sets; any other value as it is."""
+    parts = value if isinstance(value, tuple) else (value,)
+    if field.partition(".")[0] not in _PARTS or not any(isinstance(part, dict) for part in parts):
+        return value
+    part: Any = config.model_dump(exclude_unset=True)
+    for name in field.split("."):
+        part = part[int(name)] if isinstance(part, tuple) else part.get(name, {})
+    return part
 
 
 def _judged(kind: type[Model], field: str, wanted: Any, actual: Any) -> Difference:
@@ -309,13 +313,10 @@ def _judged(kind: type[Model], field: str, wanted: Any, actual: Any) -> Differen
     return Difference(field, wanted, actual, refused, risk)
 
 
-Info = TypeVar("Info", StreamInfo, ConsumerInfo)
-
-
 def named(
     kind: type[Model], name: object, config: object, fields: Mapping[str, Any], *names: str
 ) -> tuple[Any, Mapping[str, Any]]:
-    """The configuration, and the fields with the name, of ``create(name, config, **fields)`` without or with a name.
+    """Return the configuration, and the fields with the name, of ``create(name, config, **fields)``.
 
     ``names`` are the fields that the name sets. `OptionError` for two configurations, or two names.
     """
@@ -330,10 +331,10 @@ def named(
     return config, {**dict.fromkeys(names, name), **fields}
 
 
-def asked_for(
+def parse_user(
     kind: type[M], config: object, fields: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None
 ) -> M:
-    """The configuration that results from ``config`` with ``fields`` in place of its own; `OptionError` if it is none.
+    """Return the configuration that a user asks for: ``config``, with ``fields`` in place of its own. `OptionError`.
 
     ``newer`` as for `Model.parse`.
     """
@@ -344,7 +345,7 @@ def asked_for(
 
 
 def _configuration(kind: type[M], given: object, what: str) -> M | Mapping[str, Any]:
-    """What a user gives as a configuration, which may be all that a server says of a stream or consumer."""
+    """Return what a user gives as a configuration; it may be in all that a server says of a stream or consumer."""
     if isinstance(given, Model):
         given = getattr(given, "config", given)
     elif isinstance(given, Mapping):
@@ -355,18 +356,18 @@ def _configuration(kind: type[M], given: object, what: str) -> M | Mapping[str, 
 
 
 def own_configuration(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration in what STREAM.INFO or CONSUMER.INFO says; another mapping as it is."""
+    """Return the configuration in what STREAM.INFO or CONSUMER.INFO says; another mapping as it is."""
     config = given.get("config")
     return config if isinstance(config, Mapping) else given
 
 
 def _shown(given: object) -> str:
-    """A value of the wrong type, in words."""
+    """Return a value of the wrong type as text."""
     return shown(given) if isinstance(given, (str, int, float)) else f"a {type(given).__name__}"
 
 
 def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
-    """A copy with these fields, each replaced as a whole; None takes one back to its default. `OptionError`."""
+    """Return a copy with these fields, each replaced as a whole; None means its default. Raises `OptionError`."""
     reset = {name: value for name, value in FOR_NEW.get(type(config), {}).items() if fields.get(name, value) is None}
     try:
         return config.changed(**{**fields, **reset})
@@ -375,81 +376,16 @@ def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
 
 
 def planned(actual: M, changes: object, fields: Mapping[str, Any], what: str) -> tuple[M, list[Difference]]:
-    """What an update leads to, and what it changes.
+    """Return the configuration that an update leads to, and what it changes.
 
-    A model in ``changes`` is all that is wanted; a mapping and ``fields`` are what is to change.
+    A model in ``changes`` is the whole configuration; a mapping and ``fields`` are the fields to change.
     """
-    wanted = _configuration(type(actual), changes, what)
-    if isinstance(wanted, Mapping):
-        target = changed(actual, {**wanted, **fields}, what)
+    given = _configuration(type(actual), changes, what)
+    if isinstance(given, Mapping):
+        target = changed(actual, {**given, **fields}, what)
     else:
-        target = asked_for(type(actual), wanted, fields, what)
+        target = parse_user(type(actual), given, fields, what)
     return target, differences(target, actual)
-
-
-def refuse_impossible(changes: Sequence[Difference], what: str) -> None:
-    """Raise `JetStreamError` with all changes that the server would refuse, and why."""
-    refused = [f"{change} ({change.refused})" for change in changes if change.refused]
-    if refused:
-        raise JetStreamError(f"cannot update {what}: {'; '.join(refused)}")
-
-
-def load_or_create(
-    wanted: Model, what: str, load: Callable[[], Info], create: Callable[[], Info], *, given_only: bool
-) -> Info:
-    """Return what exists, else what ``create`` makes. Raises `JetStreamError` when what exists differs."""
-    try:
-        info = load()
-    except (StreamNotFound, ConsumerNotFound):
-        try:
-            return create()
-        except ApiError as error:
-            if not already_exists(error):
-                raise
-            # Another client was faster.
-            info = load()
-    refuse_difference(wanted, info.config, what, given_only=given_only)
-    return info
-
-
-def refuse_difference(wanted: Model, actual: Model, what: str, *, given_only: bool) -> None:
-    """Raise `JetStreamError` with all in which what is there is not as wanted."""
-    differing = differences(wanted, actual, given_only=given_only)
-    if differing:
-        raise JetStreamError(f"{what} exists with another configuration (there -> asked for): {_listed(differing)}")
-
-
-def already_exists(error: ApiError) -> bool:
-    """Whether the server refused to create a stream or consumer because one of that name exists."""
-    return isinstance(error, StreamExists) or error.err_code == jsapi.CONSUMER_EXISTS
-
-
-def existing_instead(error: ApiError, wanted: Model, load: Callable[[], Info]) -> Info:
-    """What exists, where the server refused to create it and nothing differs: to it, an empty list is not none.
-
-    Raises ``error`` where something differs; it then lists that, if the account may look.
-    """
-    try:
-        existing = load()
-    except (ApiError, PermissionDenied):
-        raise error from None
-    differing = differences(wanted, existing.config)
-    if differing:
-        error.args = (f"{error}; there -> asked for: {_listed(differing)}", *error.args[1:])
-    elif not differences(existing.config, wanted):
-        return existing
-    raise error
-
-
-def confirm(wanted: Model, actual: Model, done: str) -> None:
-    """Compare with what the server made of it. Raises `JetStreamError` when it left something out."""
-    left = differences(wanted, actual)
-    if left:
-        raise JetStreamError(f"{done}, but the server has not taken all (there -> asked for): {_listed(left)}")
-
-
-def _listed(differing: Sequence[Difference]) -> str:
-    return "; ".join(map(str, differing))
 
 
 #: Fields that not every supported server knows -> the API level from which on one does. An older one refuses them, or,
@@ -469,7 +405,7 @@ SINCE: Mapping[type[Model], Mapping[str, int]] = {
 
 
 def needed(config: Model) -> list[tuple[int, str]]:
-    """What a configuration has that not every supported server knows: (API level, in words); the newest last."""
+    """Return what an old server does not know of a configuration: (API level, name); the newest last."""
     kind = type(config)
     needs = [
         (level, name)

@@ -5,69 +5,28 @@ See ADR-8 "JetStream based Key-Value Stores" and ADR-48 "TTL Support for Key-Val
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketConfig, BucketLayout, FromStream, fields_of
-from spark_jetstream.admin.models.changes import asked_for
 from spark_jetstream.admin.models.messages import StoredMessage
-from spark_jetstream.admin.models.streams import (
-    RePublish,
-    StreamConfig,
-    StreamSource,
-    SubjectTransform,
-)
+from spark_jetstream.admin.models.streams import RePublish, StreamSource, SubjectTransform
 from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations, stream_name
-from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
 KEY_VALUE = BucketLayout("Key-Value", STREAM_PREFIX)
 
 
-def stream_fields(
-    bucket: str, config: BucketConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The configuration of a bucket's stream, as Go's client makes it. `OptionError` when it cannot be one.
-
-    ``given`` is single fields, which win over ``config``. Of a mirror it says nothing about ``mirror_direct``.
-    """
-    wanted = asked_for(BucketConfig, config, given, f"bucket {bucket}")
-    return {
-        **fields_of(_named(bucket, wanted), BucketConfig.model_fields),
-        "name": stream_name(bucket),
-        "subjects": None if wanted.mirror else (f"$KV.{bucket}.>",),
-        "discard": "new",
-        "allow_rollup_hdrs": True,
-        "deny_delete": True,
-        "allow_direct": True,
-    }
-
-
-def stream_changes(bucket: str, actual: StreamConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes of a bucket's fields change of its stream's. None takes a field back to its default. `OptionError`.
-
-    Whether the server can do it is not looked at.
-    """
-    what = f"bucket {bucket}"
-    wanted = BucketConfig.parse(given, what)
-    if actual.mirror is not None and "mirror" in given:
-        raise OptionError(
-            f"{what}: mirror cannot change: the keys of a mirror have the subjects that they have in its origin"
-        )
-    return fields_of(_named(bucket, wanted), given)
-
-
-def _named(bucket: str, config: BucketConfig) -> BucketConfig:
-    """The configuration with the streams of the buckets that it names."""
+def stream_fields(bucket: str, config: BucketConfig, names: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of the stream that stand for these of its bucket; other buckets are named by their streams."""
     mirror = config.mirror
-    return config.model_copy(
-        update={
-            "mirror": mirror and mirror.changed(name=stream_name(mirror.name.removeprefix(STREAM_PREFIX))),
-            "sources": tuple(_source(bucket, source) for source in config.sources),
-        }
-    )
+    named = {
+        "mirror": mirror and mirror.changed(name=stream_name(mirror.name.removeprefix(STREAM_PREFIX))),
+        "sources": tuple(_source(bucket, source) for source in config.sources),
+    }
+    return fields_of(config.model_copy(update=named), names)
 
 
 def _source(bucket: str, source: StreamSource) -> StreamSource:
@@ -127,14 +86,14 @@ class Entry:
 
 
 def entry_of(bucket: str, message: StoredMessage) -> Entry:
-    """The revision that a message is. `ProtocolError` when its subject is not that of a key."""
+    """Return a message as a revision. Raises `ProtocolError` when its subject is not that of a key."""
     done = operation(message.headers)
     value = message.data if done == OPERATIONS[PUT] else b""
     return Entry(bucket, key_of(message.subject, message.seq), value, message.seq, message.time, done)
 
 
 def entries_of(bucket: str, messages: MessageRun) -> Iterator[Entry]:
-    """The revisions that a run of messages is. `ProtocolError` when the subject of one is not that of a key."""
+    """Return a run of messages as revisions. Raises `ProtocolError` when a subject is not that of a key."""
     codes = operations(messages.headers())
     done = [PUT] * len(messages) if codes is None else codes.tolist()
     columns = (

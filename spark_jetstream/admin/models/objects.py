@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketLayout, FromStream, ObjectBucketConfig, fields_of
-from spark_jetstream.admin.models.changes import asked_for
-from spark_jetstream.buckets.objects import StoredObject, chunk_filter, meta_filter, name_fault, stream_name
+from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketLayout, FromStream
+from spark_jetstream.buckets.objects import StoredObject, name_fault, stream_name
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import NEVER, Bytes, Timestamp, shown
 
 OBJECT_STORE = BucketLayout("Object Store", stream_name(""))
-
-
-def stream_fields(
-    bucket: str, config: ObjectBucketConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The configuration of a bucket's stream, as Go's client makes it. `OptionError` when it cannot be one.
-
-    ``given`` is single fields, which win over ``config``.
-    """
-    wanted = asked_for(ObjectBucketConfig, config, given, f"bucket {bucket}")
-    return {
-        **fields_of(wanted, wanted.model_fields_set),
-        "name": stream_name(bucket),
-        "subjects": (chunk_filter(bucket), meta_filter(bucket)),
-        "discard": "new",
-        "allow_rollup_hdrs": True,
-    }
-
-
-def stream_changes(bucket: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes of a bucket's fields change of its stream's. None takes a field back to its default. `OptionError`.
-
-    Whether the server can do it is not looked at.
-    """
-    return fields_of(ObjectBucketConfig.parse(given, f"bucket {bucket}"), given)
 
 
 @dataclass(frozen=True)
@@ -81,23 +55,17 @@ class ObjectInfo:
     @classmethod
     def of(cls, stored: StoredObject) -> ObjectInfo:
         """From a meta message; a time of 0 is not known, and becomes `NEVER`."""
-        meta = stored.meta
-        return cls(
-            bucket=meta.bucket,
-            name=meta.name,
-            size=Bytes(meta.size),
-            chunks=meta.chunks,
-            digest=meta.digest,
-            modified=Timestamp.of(stored.timestamp) if stored.timestamp else NEVER,
-            headers={name: tuple(values) for name, values in meta.headers.items()},
-            metadata=dict(meta.metadata),
-            description=meta.description or "",
-            link=meta.link,
-            deleted=meta.deleted,
-            nuid=meta.nuid,
-            max_chunk_size=meta.max_chunk_size,
-            sequence=stored.sequence,
-        )
+        meta = vars(stored.meta)
+        given = {field.name: meta[field.name] for field in fields(cls) if field.name in meta}
+        known = {
+            "size": Bytes(meta["size"]),
+            "headers": {name: tuple(values) for name, values in meta["headers"].items()},
+            "metadata": dict(meta["metadata"]),
+            "description": meta["description"] or "",
+            "modified": Timestamp.of(stored.timestamp) if stored.timestamp else NEVER,
+            "sequence": stored.sequence,
+        }
+        return cls(**{**given, **known})
 
     def data(self) -> dict[str, Any]:
         """The same for JSON; without what is not there."""
