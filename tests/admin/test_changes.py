@@ -436,11 +436,6 @@ def test_a_promoted_mirror_answers_for_itself() -> None:
     assert "mirror_direct" not in update_body(stream(), actual)
 
 
-def test_the_number_of_replicas_can_change() -> None:
-    found = differences(stream(num_replicas=3), stream())
-    assert [(each.field, each.refused) for each in found] == [("num_replicas", "")]
-
-
 @pytest.mark.parametrize("asked", STREAMS)
 def test_what_is_merged_is_all_that_was_asked_for(asked: str) -> None:
     """One kind of stream, onto any other one."""

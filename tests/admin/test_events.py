@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, event_json, event_line, stored_event
+from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, event_json, event_line
 from spark_jetstream.admin import events as watching
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.admin.models import events as models
@@ -220,17 +220,6 @@ def test_what_is_no_event_does_not_end_a_watch(publisher: Publisher, make_stream
     assert isinstance(broken, UnknownEvent)
     assert list(events) == []
     assert events.gaps == 0
-
-
-def test_events_that_a_stream_captures(admin: JetStreamAdmin, make_stream: Make, watch: Listen) -> None:
-    captured = make_stream({"subjects": ["$JS.EVENT.ADVISORY.STREAM.*.CAP"]})
-    events = watch("stream_action", stream="CAP")
-    admin.streams.create(name="CAP", subjects=["cap"])
-    admin.streams.delete("CAP")
-    heard = [first(events, models.StreamAction) for _ in range(2)]
-    poll(lambda: admin.streams.load(captured).state.messages == 2 or None, SECONDS, TimeoutError)
-    stored = [stored_event(each) for each in admin.messages.read(captured)]
-    assert stored == heard
 
 
 def test_wrong_usage(admin: JetStreamAdmin) -> None:

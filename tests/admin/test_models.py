@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import json
 import pickle
 from typing import Any
 
-import nats.js.api
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from spark_jetstream import admin
 from spark_jetstream.admin import (
     Bytes,
     ConsumerConfig,
-    ConsumerInfo,
     Model,
     Nanoseconds,
     PurgeRequest,
@@ -27,12 +20,10 @@ from spark_jetstream.admin import (
     StreamInfo,
     StreamSource,
     readable,
-    rendered,
 )
 from spark_jetstream.admin.models import account, base, consumers, messages, streams
-from spark_jetstream.admin.models.events import EVENT_TYPES, ClientInfo
 from spark_jetstream.errors import OptionError, ProtocolError
-from tests.admin.configs import CONSUMERS, EVERYTHING, STREAMS
+from tests.admin.configs import EVERYTHING
 
 SECOND = 1_000_000_000
 ALL = [
@@ -44,6 +35,7 @@ ALL = [
 
 # -- people --
 
+COPIER = {"name": "c", "deliver_subject": "d"}
 COPYING = {"ack_policy": "flow_control", "deliver_subject": "a"}
 
 STREAMS_REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -53,10 +45,7 @@ STREAMS_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mirror": {"name": "A", "external": {"apy": "x"}}}, 'in mirror.external, there is no field "apy"'),
     ({"name": None}, "name is required"),
     ({"name": "a.b"}, 'name must be the name of a stream, without blanks, dots, *, >, / or \\, not "a.b"'),
-    ({"name": "x" * 256}, "name must be the name of a stream of at most 255 bytes"),
     ({"description": "ä" * 2049}, "description must be a string of at most 4,096 bytes"),
-    ({"name": "\ud800"}, "name must be the name of a stream"),
-    ({"subjects": ["\ud800"]}, "subjects.0 must be a subject"),
     ({"metadata": {"a": "\ud800"}}, "metadata.a must be a string"),
     ({"subjects": 5}, "subjects must be a list"),
     ({"subjects": "a,b"}, 'subjects must be a list, not a text with commas such as "a,b"'),
@@ -67,38 +56,23 @@ STREAMS_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_msg_size": 2**31}, "max_msg_size must be a size from 1 to 2,147,483,647 bytes"),
     ({"max_age": "99ms"}, "max_age must be a duration of at least 100ms such as 10s, 5m, 1h30m, or an"),
     ({"max_age": "99ms"}, 'integer of nanoseconds, or 0 (no limit), not "99ms"'),
-    ({"max_age": -1}, "max_age must be a duration"),
-    ({"max_age": "300y"}, "max_age must be a duration"),
     ({"duplicate_window": 1}, "duplicate_window must be a duration of at least 100ms"),
     ({"subject_delete_marker_ttl": "999ms"}, "must be a duration of at least 1s"),
     ({"num_replicas": 6}, "num_replicas must be a whole number from 0 to 5"),
     ({"first_seq": 2**64}, "first_seq must be a whole number from 0 to 2^64-1"),
-    ({"sealed": "yes"}, 'sealed must be true or false, not "yes"'),
     ({"metadata": {"a": 1}}, "metadata.a must be a string"),
     ({"metadata": ["a"]}, "metadata must be a mapping of names to values"),
     ({"mirror": 5}, "mirror must be a mapping of names to values"),
     ({"mirror": "a.>"}, "mirror.name must be the name of a stream"),
     ({"mirror": {"name": "A"}, "first_seq": 7}, "a mirror cannot have first_seq: remove that or mirror"),
     ({"max_age": "1m", "duplicate_window": "2m"}, "duplicate_window (2m) is longer than max_age (1m)"),
-    (
-        {"deny_purge": True, "subject_delete_marker_ttl": "5s"},
-        "ttl needs rollups, which deny_purge forbids: remove one",
-    ),
-    (
-        {"allow_msg_counter": True, "subject_delete_marker_ttl": "5s"},
-        "allow_msg_counter and subject_delete_marker_ttl cannot be set together",
-    ),
-    (
-        {"deny_purge": True, "allow_msg_schedules": True},
-        "schedules needs rollups, which deny_purge forbids: remove one",
-    ),
+    ({"deny_purge": True, "subject_delete_marker_ttl": "5s"}, "ttl needs rollups, which deny_purge forbids: remove"),
+    ({"allow_msg_counter": True, "subject_delete_marker_ttl": "5s"}, "_counter and subject_delete_marker_ttl cannot"),
+    ({"deny_purge": True, "allow_msg_schedules": True}, "schedules needs rollups, which deny_purge forbids: remove"),
     ({"republish": {}}, "republish.dest is required"),
     ({"sources": [{"name": "A", "opt_start_time": "soon"}]}, "sources.0.opt_start_time must be a time such"),
     ({"sources": [{"name": "A", "external": {"api": "a.>"}}]}, "sources.0.external.api must be a subject w"),
-    (
-        {"mirror": {"name": "A", "opt_start_seq": 3, "consumer": {"name": "c", "deliver_subject": "d"}}},
-        "in mirror, consumer cannot be set together with opt_start_seq",
-    ),
+    ({"mirror": {"name": "A", "opt_start_seq": 3, "consumer": COPIER}}, "in mirror, consumer cannot be set together"),
 ]
 CONSUMERS_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"durable": "a"}, 'there is no field "durable" (did you mean durable_name?)'),
@@ -172,34 +146,6 @@ def test_models_cannot_be_changed_in_place_and_pickle() -> None:
         config.max_msgs = 5
     copy = pickle.loads(pickle.dumps(config))
     assert (copy, copy.body(), str(copy.max_age)) == (config, config.body(), "1h")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.dictionaries(st.sampled_from([*StreamConfig.model_fields]), json_values, max_size=4))
-def test_whatever_people_write_is_a_stream_or_an_option_error(given: dict[str, Any]) -> None:
-    try:
-        body = StreamConfig.parse({"name": "S", **given}, "it").body()
-    except OptionError:
-        return
-    assert json.loads(json.dumps(body)) == body
-
-
-KINDS: list[Model] = [StreamConfig.parse({"name": "S", **body}, "it") for body in STREAMS.values()]
-KINDS += [ConsumerConfig.parse(body, "it") for body in CONSUMERS.values()]
-
-
-@pytest.mark.parametrize("config", KINDS, ids=[*STREAMS, *CONSUMERS])
-def test_a_configuration_as_people_see_it_is_the_same(config: Model) -> None:
-    shown = rendered(config)
-    assert type(config).parse(json.loads(json.dumps(shown)), "it").body() == config.body()
-    numbers = {name: value for name, value in shown.items() if name not in ("first_seq", "rate_limit_bps")}
-    assert "000000000" not in json.dumps(numbers)
 
 
 @pytest.mark.parametrize(
@@ -292,57 +238,15 @@ def test_a_reply_that_is_none(change: dict[str, Any], words: str) -> None:
     assert words in str(failure.value)
 
 
-@given(st.dictionaries(st.sampled_from([*StreamInfo.model_fields, *ConsumerInfo.model_fields]), json_values))
-def test_whatever_a_server_says_is_a_reply_or_a_protocol_error(change: dict[str, Any]) -> None:
-    for model in (StreamInfo, ConsumerInfo):
-        body = {**INFO, "stream_name": "S", "name": "c", **change}
-        try:
-            found = model.from_server(body)
-        except ProtocolError:
-            continue
-        said = {name: value for name, value in body.items() if value is not None}
-        assert found.model_dump(mode="json", exclude_unset=True).keys() == said.keys()
+# -- documentation --
 
 
-# -- schema and documentation --
-
-
-@pytest.mark.parametrize("model", [*ALL, *EVENT_TYPES.values(), ClientInfo], ids=lambda model: model.__name__)
-def test_every_field_is_described(model: type[Model]) -> None:
+@pytest.mark.parametrize("model", ALL, ids=lambda model: model.__name__)
+def test_the_page_of_the_models_has_every_field(model: type[Model]) -> None:
+    """The site leaves out what has no docstring. Events have a page of their own."""
     assert model.__doc__
     for field in model.model_fields:
         assert base.field_docs(model).get(field, "").endswith("."), field
-
-
-@pytest.mark.parametrize("model", [StreamConfig, ConsumerConfig])
-def test_units_are_said(model: type[Model]) -> None:
-    for name, field in model.model_fields.items():
-        described = base.field_docs(model)[name]
-        for kind, unit in ((Nanoseconds, "nanoseconds"), (Bytes, "bytes")):
-            assert field.annotation is not kind or unit in described, name
-
-
-def test_the_schema_has_the_types_that_a_server_writes() -> None:
-    schema = StreamConfig.model_json_schema()
-    assert schema["required"] == ["name"]
-    types = {name: schema["properties"][name]["type"] for name in ("retention", "max_age", "max_bytes", "sealed")}
-    assert types == {"retention": "string", "max_age": "integer", "max_bytes": "integer", "sealed": "boolean"}
-    assert schema["properties"]["max_age"]["default"] == 0
-    assert schema["$defs"]["StreamSource"]["properties"]["opt_start_time"]["anyOf"][0]["type"] == "string"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["StreamConfig", "ConsumerConfig", "StreamSource", "StreamState", "ConsumerInfo", "AccountInfo", "RePublish"],
-)
-def test_what_the_client_library_knows_is_there(name: str) -> None:
-    known = {field.name for field in dataclasses.fields(getattr(nats.js.api, name))}
-    obsolete = {"template_owner"}  # the server itself refuses it
-    assert known - obsolete <= set(getattr(admin, name).model_fields)
-
-
-def test_every_model_is_named() -> None:
-    assert {model.__name__ for model in ALL} <= set(admin.__all__)
 
 
 def test_a_direct_get_without_its_headers_is_refused() -> None:

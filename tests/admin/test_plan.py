@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig, template
-from spark_jetstream.admin.descriptions import Wanted, read_wanted, wanted_in, yaml_text
+from spark_jetstream.admin.descriptions import Wanted, read_wanted, yaml_text
 from spark_jetstream.admin.plan import PlanOutdated, carry_out
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from tests.admin.conftest import Api, Make, consumer_config, stream_config
@@ -186,13 +186,6 @@ def test_yaml_and_json_describe_the_same(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"list\.json: stream ORDERS is described in .*streams\.yaml already$"):
         read_wanted(str(tmp_path / "streams.yaml"), str(tmp_path / "list.json"))
     assert read_wanted(str(tmp_path / "list.json")) == read_wanted(str(tmp_path / "named.json")) == found
-
-
-def test_a_name_is_not_needed_for_the_only_stream() -> None:
-    [found] = wanted_in([{"subjects": ["a"]}], "test", "ORDERS")
-    assert found == Wanted(StreamConfig(name="ORDERS", subjects=("a",)))
-    [found] = wanted_in([{}], "test", "ORDERS")
-    assert found == Wanted(StreamConfig(name="ORDERS"))
 
 
 S = {"name": "S"}
