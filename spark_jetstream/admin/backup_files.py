@@ -32,7 +32,7 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.models.base import Boolean, Check, Count, Model, String, Time, Volume, complaint
+from spark_jetstream.admin.models.base import Boolean, Count, Model, String, Time, Volume, complaint
 from spark_jetstream.admin.models.streams import StreamConfig, StreamState
 from spark_jetstream.errors import BackupError, OptionError, ProtocolError
 from spark_jetstream.protocol.json_text import json_object
@@ -94,9 +94,6 @@ class Manifest(Model):
         except ValidationError as error:
             raise BackupError(f"damaged backup: {where}: {complaint(error)}") from None
 
-    def _checks(self) -> Iterator[Check]:
-        yield self.version < VERSION, f"there is no version {self.version}"
-
 
 class Framing:
     """Follows the chunks of an S2 stream, fed in pieces of any size. `size` counts the bytes. Errors name `where`."""
@@ -104,9 +101,9 @@ class Framing:
     def __init__(self, where: str) -> None:
         self.where = where
         self.size = 0
-        self._start = bytearray()
-        self._head = bytearray()
-        self._left = len(_IDENTIFIER)
+        self._start = bytearray()  # the first bytes, up to `_PEEK`, for `finish`
+        self._head = bytearray()  # what came of the head of the next chunk, fewer than four bytes
+        self._missing = len(_IDENTIFIER)  # bytes of the current chunk that have not come yet
 
     def feed(self, data: bytes) -> None:
         """Follow the next bytes. Raises `BackupError` where the chain breaks."""
@@ -116,14 +113,14 @@ class Framing:
                 raise BackupError(f"damaged backup: {self.where} does not begin like S2-compressed data")
         at = 0
         while at < len(data):
-            if self._left:
-                step = min(self._left, len(data) - at)
-                self._left -= step
+            if self._missing:
+                step = min(self._missing, len(data) - at)
+                self._missing -= step
             else:
                 step = min(4 - len(self._head), len(data) - at)
                 self._head += data[at : at + step]
                 if len(self._head) == 4:
-                    self._left = self._length(self.size + at + step)
+                    self._missing = self._length(self.size + at + step)
                     self._head.clear()
             at += step
         self.size += len(data)
@@ -133,7 +130,7 @@ class Framing:
 
         Raises `BackupError` when it is cut off, or is neither.
         """
-        if self._left or self._head or self.size <= len(_IDENTIFIER):
+        if self._missing or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
         content = _first_content(bytes(self._start[len(_IDENTIFIER) :]))
         archive = content.startswith(_MAGIC)
@@ -330,7 +327,7 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
         plain = [member for member in archive if member.isfile() and not member.issparse()]
     except (ValueError, OverflowError, RecursionError) as error:  # for headers that it does not check
         raise tarfile.ReadError(str(error)) from None
-    file.left = None
+    file.allowed = None
     # In a tar file that was made of the directory, its name is in front of the others.
     members = {member.name.rpartition("/")[2]: member for member in plain}
     return [archive.extractfile(members[name]) if name in members else None for name in names]
@@ -341,14 +338,14 @@ class _TarSource(io.BufferedReader):
 
     def __init__(self, source: Path) -> None:
         super().__init__(io.FileIO(source))
-        self.left: int | None = _HEADERS
+        self.allowed: int | None = _HEADERS
         """How many bytes may still be read; None once it is listed."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if self.left is not None:
-            if size is None or not 0 <= size <= self.left:
+        if self.allowed is not None:
+            if size is None or not 0 <= size <= self.allowed:
                 raise tarfile.ReadError(f"its headers have more than {_HEADERS:,} bytes")
-            self.left -= size
+            self.allowed -= size
         return super().read(size)
 
 

@@ -290,7 +290,7 @@ class JetStreamAdmin:
 
 
 class CommandAdmin(JetStreamAdmin):
-    """A `JetStreamAdmin` for somebody at a terminal, who wants to know at once that the ports of all servers refuse."""
+    """A `JetStreamAdmin` for one command: it does not wait for servers whose ports refuse connections."""
 
     _starting = False
 

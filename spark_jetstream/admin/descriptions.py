@@ -78,10 +78,10 @@ def description(
 def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
     own = config.model_copy(update={"metadata": config.own_metadata})
     fields = type(config).model_fields.items()
-    left = {name for name, field in fields if getattr(own, name) == field.get_default(call_default_factory=True)}
+    default = {name for name, field in fields if getattr(own, name) == field.get_default(call_default_factory=True)}
     if isinstance(config, ConsumerConfig) and config.name == config.durable_name:
-        left.add("name")
-    return {name: value for name, value in rendered(own).items() if name not in left}
+        default.add("name")
+    return {name: value for name, value in rendered(own).items() if name not in default}
 
 
 def file_content(path: str, what: str) -> list[Any]:

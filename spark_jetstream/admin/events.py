@@ -109,13 +109,14 @@ class Watch:
         self.subjects = subjects
         self.gaps = 0
         self._api = api
-        self._left = math.inf if count is None else count
-        self._pid = os.getpid()
-        self._closed = False
-        self._ending = False
+        self._remaining = math.inf if count is None else count  # events until the end
+        self._pid = os.getpid()  # a forked child does not hear what the connection of its parent receives
+        self._closed = False  # `close` was called
+        self._ending = False  # the time is over: events that came are still returned, and no other
+        # Why and until when the connection may be lost; from its `Gap` on, until events are received again.
         self._lost: tuple[ConnectionFailed, Deadline] | None = None
         self._connect(api.connection)
-        self._since = _now()
+        self._since = _now()  # the last moment at which the connection is known to have worked
         self._deadline = Deadline(math.inf if timeout is None else timeout)
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class Watch:
         if os.getpid() != self._pid:
             raise JetStreamError("this watch was begun before a fork, and hears nothing here: begin another one")
         try:
-            event = self._next() if self._left else None
+            event = self._next() if self._remaining else None
         except JetStreamError:
             self.close()
             raise
@@ -144,7 +145,7 @@ class Watch:
             self.close()
             raise StopIteration
         if not isinstance(event, Gap):
-            self._left -= 1
+            self._remaining -= 1
         elif event.until is None or event.lost:
             self.gaps += 1
         return event

@@ -62,14 +62,14 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
         at = jsapi.subject(api.connection.prefix, jsapi.STREAM_NAMES)
         request = jsapi.request_body(subject=subject)
         try:
-            found = api.connection.ask(at, request, context=context, timeout=seconds)
+            reply = api.connection.ask(at, request, context=context, timeout=seconds)
         except NoResponders:  # the account has no JetStream
             raise
         except JetStreamError as error:
             log.info("cannot see whether a stream captures %s: %s", subject, error)
             return
         # The API of another account (option apiPrefix) may have other subjects than those that one publishes to.
-        if not found.get("streams") and api.options.api_prefix is None:
+        if not reply.get("streams") and api.options.api_prefix is None:
             problem = f"cannot {context}: no stream captures this subject"
             raise StreamNotFound(problem, code=404, err_code=10059, description="")
 
@@ -105,7 +105,7 @@ def store(
         try:
             payload = connection.request(subject, data, context=context, headers=dict(headers) or None)
             return PubAck.from_server(jsapi.reply(payload, context), context)
-        except RequestTimeout:  # somebody got the message: a stream, or another subscriber
+        except RequestTimeout:  # a stream, or another subscriber, got the message
             look(_LOOK)
             raise
         except NoResponders:

@@ -25,9 +25,9 @@ class AccountLimits(Model):
     max_storage: Room = _UNLIMITED
     """Bytes of all streams on disk, each copy counted."""
     max_streams: Number = -1
-    """Streams."""
+    """Number of streams."""
     max_consumers: Number = -1
-    """Consumers of each stream."""
+    """Number of consumers of each stream."""
     max_ack_pending: Number = -1
     """Messages of a consumer that may wait for their acknowledgement."""
     memory_max_stream_bytes: Room = _UNLIMITED
@@ -67,7 +67,7 @@ class Tier(Model):
     consumers: Count = 0
     """Number of consumers."""
     limits: AccountLimits = AccountLimits()
-    """The limits."""
+    """What is allowed."""
 
 
 class AccountInfo(Tier, Reply):

@@ -22,14 +22,7 @@ from spark_jetstream.admin.models.base import (
     Time,
     without_server_metadata,
 )
-from spark_jetstream.admin.models.streams import (
-    ZERO,
-    AnySubject,
-    ClusterInfo,
-    Description,
-    Metadata,
-    Replicas,
-)
+from spark_jetstream.admin.models.streams import ZERO, AnySubject, ClusterInfo, Description, Metadata, Replicas
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import UINT64_MAX, Choice, Size, Span, Text, Whole
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
@@ -178,7 +171,7 @@ class SequenceInfo(Model):
     """A position of a consumer."""
 
     consumer_seq: Sequence64 = 0
-    """Deliveries."""
+    """Number of deliveries."""
     stream_seq: Sequence64 = 0
     """The sequence of the stream."""
     last_active: Time | None = None
@@ -249,7 +242,7 @@ class PauseReply(Reply):
     """Whether a consumer is paused."""
 
     paused: Boolean = False
-    """Whether it is."""
+    """Whether it is paused now."""
     pause_until: Time = NEVER
     """Until when."""
     pause_remaining: Duration = ZERO

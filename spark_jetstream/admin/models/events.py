@@ -1,6 +1,6 @@
 """Events of JetStream: advisories, which say what happened, and metrics, which say how long it took. Pure.
 
-Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, behind the
+Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, after the
 prefix ``$JS.EVENT``. A field that a server always sends is required; others have a default. `parse_event` reads them.
 """
 
@@ -100,35 +100,25 @@ class ClientInfo(Model):
     """The client that sent a request. Fields that the server does not report are empty."""
 
     start: Time = NEVER
-    """When the connection was made."""
     stop: Time = NEVER
-    """When it ended."""
     host: String = ""
-    """Address it comes from."""
     id: Sequence64 = 0
     """Number of the connection on its server."""
     acc: String = ""
-    """The account."""
     svc: String = ""
     """The account that offers the service, when the request came from another one."""
     user: String = ""
-    """The user."""
     name: String = ""
-    """What the client calls itself."""
     lang: String = ""
-    """The client library's language."""
     ver: String = ""
-    """The client library's version."""
     rtt: Duration = Nanoseconds(0)
     """How long a message takes to it and back, in nanoseconds."""
     server: String = ""
     """The server it is connected to."""
     cluster: String = ""
-    """The cluster of that server."""
     alts: tuple[String, ...] = ()
     """Other clusters, the nearest first."""
     jwt: String = ""
-    """The user's JWT."""
     issuer_key: String = ""
     """Who signed it."""
     name_tag: String = ""
@@ -158,7 +148,6 @@ class StreamEvent(DomainEvent):
     _NAMES: ClassVar[str] = ".{stream}"
 
     stream: String
-    """The stream."""
 
 
 class ConsumerEvent(StreamEvent):
@@ -167,7 +156,6 @@ class ConsumerEvent(StreamEvent):
     _NAMES: ClassVar[str] = ".{stream}.{consumer}"
 
     consumer: String
-    """The consumer of that stream."""
 
 
 class ServerEvent(DomainEvent):
@@ -181,9 +169,7 @@ class ApiAudit(ServerEvent, kind="api_audit", on="ADVISORY.API"):
     """A client sent a request to the JetStream API. The server does not report requests for messages."""
 
     client: ClientInfo | None = None
-    """Who asked."""
     subject: String
-    """The subject of the request."""
     request: String = ""
     """Its body, as text."""
     response: String
@@ -194,7 +180,6 @@ class ApiLimitReached(ServerEvent, kind="api_limit_reached", on="ADVISORY.API.LI
     """A server received more API requests than it accepts, and dropped some without an answer."""
 
     dropped: Count
-    """How many requests were dropped."""
 
 
 class StreamAction(
@@ -217,9 +202,7 @@ class ConsumerPause(ConsumerEvent, kind="consumer_pause", on="ADVISORY.CONSUMER.
     """A consumer was paused or resumed."""
 
     paused: Boolean
-    """Whether it is paused now."""
     pause_until: Time = NEVER
-    """Until when."""
 
 
 class MaxDeliver(ConsumerEvent, kind="max_deliver", on="ADVISORY.CONSUMER.MAX_DELIVERIES"):
@@ -228,7 +211,6 @@ class MaxDeliver(ConsumerEvent, kind="max_deliver", on="ADVISORY.CONSUMER.MAX_DE
     stream_seq: Sequence64
     """The message's sequence in the stream."""
     deliveries: Sequence64
-    """How often it was delivered."""
 
 
 class DeliveryEvent(ConsumerEvent):
@@ -264,7 +246,6 @@ class GroupEvent(ConsumerEvent):
     """An event of a priority group."""
 
     account: String = ""
-    """The account."""
     group: String
     """The priority group of the consumer."""
 
@@ -287,20 +268,15 @@ class SnapshotCreate(StreamEvent, kind="snapshot_create", on="ADVISORY.STREAM.SN
     """A backup of a stream began."""
 
     state: StreamState
-    """What the stream held."""
     client: ClientInfo | None = None
-    """Who asked for it."""
 
 
 class SnapshotComplete(StreamEvent, kind="snapshot_complete", on="ADVISORY.STREAM.SNAPSHOT_COMPLETE"):
     """A backup of a stream ended."""
 
     start: Time
-    """When it began."""
     end: Time
-    """When it ended."""
     client: ClientInfo | None = None
-    """Who asked for it."""
     error: String = ""
     """Why it failed; empty when it did not."""
 
@@ -309,42 +285,33 @@ class RestoreCreate(StreamEvent, kind="restore_create", on="ADVISORY.STREAM.REST
     """A stream began to be restored from a backup."""
 
     client: ClientInfo | None = None
-    """Who restores it."""
 
 
 class RestoreComplete(StreamEvent, kind="restore_complete", on="ADVISORY.STREAM.RESTORE_COMPLETE"):
     """A stream was restored from a backup, or that failed: the server does not tell which."""
 
     start: Time
-    """When it began."""
     end: Time
-    """When it ended."""
     bytes: Volume = Bytes(0)
-    """How many bytes came."""
     client: ClientInfo | None = None
-    """Who restored it."""
 
 
 class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", on="ADVISORY.STREAM.BATCH_ABANDONED"):
     """An atomic batch was not stored, and none of its messages is."""
 
     account: String = ""
-    """The account."""
     batch: String
-    """The id of the batch."""
     reason: String
     """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
 
 
 class StreamLeaderElected(StreamEvent, kind="stream_leader_elected", on="ADVISORY.STREAM.LEADER_ELECTED"):
-    """The servers that keep a stream have chosen a leader. Told in the system account as well, with the same id."""
+    """The servers that keep a stream have chosen a leader. The system account hears it as well, with the same id."""
 
     account: String = ""
     """The account; empty where only that account hears it."""
     leader: String
-    """The server that leads."""
     replicas: tuple[PeerInfo, ...] = ()
-    """The servers that keep it."""
 
 
 class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", on="ADVISORY.STREAM.QUORUM_LOST"):
@@ -356,18 +323,15 @@ class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", on="ADVISORY.STRE
     account: String = ""
     """The account; empty where only that account hears it."""
     replicas: tuple[PeerInfo, ...] = ()
-    """The servers that keep it."""
 
 
 class ConsumerLeaderElected(ConsumerEvent, kind="consumer_leader_elected", on="ADVISORY.CONSUMER.LEADER_ELECTED"):
-    """The servers that keep a consumer have chosen a leader. Told in the system account as well."""
+    """The servers that keep a consumer have chosen a leader. Published in the system account as well."""
 
     account: String = ""
     """The account; empty where only that account hears it."""
     leader: String
-    """The server that leads."""
     replicas: tuple[PeerInfo, ...] = ()
-    """The servers that keep it."""
 
 
 class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", on="ADVISORY.CONSUMER.QUORUM_LOST"):
@@ -379,38 +343,33 @@ class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", on="ADVISOR
     account: String = ""
     """The account; empty where only that account hears it."""
     replicas: tuple[PeerInfo, ...] = ()
-    """The servers that keep it."""
 
 
 class DomainLeaderElected(DomainEvent, kind="domain_leader_elected", on="ADVISORY.DOMAIN.LEADER_ELECTED"):
-    """A cluster has chosen a leader for its JetStream. Told in the system account."""
+    """A cluster has chosen a leader for its JetStream. Published in the system account."""
 
     leader: String
     """The id (``peer``) of the server that leads."""
     replicas: tuple[PeerInfo, ...] = ()
-    """The servers of the cluster."""
     cluster: String = ""
-    """The cluster."""
 
 
 class ClusterEvent(ServerEvent):
     """One of a server of a cluster."""
 
     server_id: String
-    """The server's id."""
     cluster: String = ""
-    """Its cluster."""
 
 
 class ServerOutOfSpace(ClusterEvent, kind="server_out_of_space", on="ADVISORY.SERVER.OUT_OF_STORAGE"):
-    """A server has no room left on its disk, and ends its JetStream. Told in the system account."""
+    """A server has no room left on its disk, and ends its JetStream. Published in the system account."""
 
     stream: String = ""
     """The stream that wanted the room."""
 
 
 class ServerRemoved(ClusterEvent, kind="server_removed", on="ADVISORY.SERVER.REMOVED"):
-    """A server was removed from its cluster, and has no JetStream any more. Told in the system account."""
+    """A server was removed from its cluster, and has no JetStream any more. Published in the system account."""
 
 
 class MetaRescue(ClusterEvent, kind="meta_rescue", on="ADVISORY.SERVER.META_RESCUE"):

@@ -1,4 +1,4 @@
-"""Messages, and what is asked for and answered about them. Pure."""
+"""Messages, and requests and replies about them. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MessageReply(Reply):
 
 
 class PubAck(Model):
-    """What confirms a message that was published."""
+    """The acknowledgement of a published message."""
 
     stream: String
     """The stream that stored it."""
@@ -89,14 +89,14 @@ class PubAck(Model):
 
 
 class PurgeRequest(Model):
-    """Which messages to remove; all, when nothing is set."""
+    """Which messages to remove; all, if no field is set."""
 
     filter: OptionalSubject = ""
     """Only those on these subjects."""
     seq: Sequence64 = 0
     """Only those before this sequence. Not together with ``keep``."""
     keep: Count = 0
-    """All but so many of the last. Not together with ``seq``."""
+    """How many of the last messages stay. Not together with ``seq``."""
 
     def _checks(self) -> Iterator[Check]:
         yield self.seq and self.keep, "seq and keep cannot be set together"
@@ -108,11 +108,11 @@ class PurgeReply(Reply):
     success: Boolean = False
     """Whether it was done."""
     purged: Count = 0
-    """How many messages went."""
+    """Number of messages removed."""
 
 
 class DoneReply(Reply):
-    """Something was done, or not: a deletion, a leader that stepped down, a server that was removed."""
+    """Whether a request was done: a deletion, a step-down of a leader, the removal of a server."""
 
     success: Boolean = False
     """Whether it was done."""
@@ -122,12 +122,12 @@ class SnapshotConfig(Model):
     """How a backup is to be sent."""
 
     deliver_subject: OptionalSubject
-    """Where to."""
+    """The subject that the server sends the chunks to."""
     no_consumers: Boolean = False
     """Leave the consumers out."""
     chunk_size: Volume = Bytes(0)
     """Bytes of a chunk, 1 KiB to 1 MiB; 0 for 128 KiB."""
     window_size: Volume = Bytes(0)
-    """Bytes that may be on their way, 1 KiB to 32 MiB; 0 for 8 MiB."""
+    """Bytes that the server sends before the client has acknowledged them, 1 KiB to 32 MiB; 0 for 8 MiB."""
     jsck: Boolean = False
     """Check all messages first."""

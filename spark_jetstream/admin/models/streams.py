@@ -116,7 +116,7 @@ class RePublish(Model):
 
     shorthand: ClassVar[str] = "dest"
     src: OptionalSubject = ""
-    """Which subjects; empty for all."""
+    """The subjects of these messages; empty for all."""
     dest: String
     """The new subject, such as ``copies.>``; not one of the stream itself. Empty: nothing is published again, and the
     client sends no ``republish``: a server that updates a stream takes an empty one for ``>``."""
@@ -313,7 +313,7 @@ class PeerInfo(Model):
     active: Duration = ZERO
     """How long ago it was seen, in nanoseconds."""
     lag: Count = 0
-    """How many operations it is behind."""
+    """How many operations it lags behind the leader."""
     peer: String = ""
     """Its id in the group."""
     pending: Boolean = False
@@ -479,7 +479,7 @@ class RestoreReply(Reply):
 class Replica:
     """One server that keeps a stream or a consumer.
 
-    ``lag`` is how many operations it is behind the leader, ``active`` how long ago the leader heard of it; both are 0
+    ``lag`` is how many operations it lags behind the leader, ``active`` how long ago the leader heard of it; both are 0
     for the leader.
     """
 
