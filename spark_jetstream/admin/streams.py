@@ -113,6 +113,7 @@ class Streams:
         wanted = self._wanted(name, config, fields)
         context = f"create stream {wanted.name}"
         self._api.need_for(wanted, context)
+        self._check_origin(wanted)
         body = creation_body(wanted)
         send = partial(self._api.reply, StreamInfo, jsapi.STREAM_CREATE, body, context=context, stream=wanted.name)
         try:
@@ -129,6 +130,15 @@ class Streams:
                 with contextlib.suppress(StreamExists):
                     return self.create(wanted.changed(allow_direct=False))
             raise
+
+    def _check_origin(self, wanted: StreamConfig) -> None:
+        """Refuse ``mirror_direct`` for an origin without ``allow_direct``: the server turns it off without an error."""
+        mirror = wanted.mirror
+        if mirror is None or mirror.external is not None or not wanted.mirror_direct:
+            return
+        with contextlib.suppress(StreamNotFound, PermissionDenied):
+            if not self.load(mirror.name).config.allow_direct:
+                raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
 
     def load_or_create(
         self,
