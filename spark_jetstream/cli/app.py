@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
+from typer import BadParameter, Option
 from typer.core import TyperCommand
 
 from spark_jetstream.cli.help import CONNECTION, Command, Group, quick
@@ -47,7 +48,7 @@ def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Paramete
 
 def _connecting(option: str, flags: str, help: str, kind: type = str) -> inspect.Parameter:
     """Return the parameter of a flag that sets a connection option."""
-    how = typer.Option(*flags.split(), help=help, rich_help_panel=CONNECTION)
+    how = Option(*flags.split(), help=help, rich_help_panel=CONNECTION)
     return keyword(option, Annotated[bool | None if kind is bool else str | None, how])
 
 
@@ -70,9 +71,9 @@ CONNECTING = (
 )
 _MORE_HELP = "Any connection option of docs/options.md, as name=value."
 _MORE = keyword(
-    "more", Annotated[list[str] | None, typer.Option("--option", "-o", help=_MORE_HELP, rich_help_panel=CONNECTION)]
+    "more", Annotated[list[str] | None, Option("--option", "-o", help=_MORE_HELP, rich_help_panel=CONNECTION)]
 )
-_AS_JSON = keyword("as_json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
+_AS_JSON = keyword("as_json", Annotated[bool, Option("--json", help="Print JSON.")], False)
 _CONTEXT = keyword("ctx", typer.Context, inspect.Parameter.empty)
 SHARED = (_AS_JSON, *CONNECTING, _MORE)
 """The parameters of all commands."""
@@ -169,7 +170,7 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
     more = [SecretStr(pair) for pair in shared.pop("more") or ()]
     shared = hidden(shared)
     if not all("=" in pair.get_secret_value() for pair in more):
-        raise typer.BadParameter("the value is no name=value", param_hint="--option")
+        raise BadParameter("the value is no name=value", param_hint="--option")
     options = {}
     for pair in more:
         name, _, value = pair.get_secret_value().partition("=")

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, F, Run, connection_options
 from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied, StreamNotFound
@@ -41,7 +42,7 @@ def completion(
         from pydantic import SecretStr
 
         given = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v is not None}}
-        with contextlib.suppress(JetStreamError, typer.BadParameter):
+        with contextlib.suppress(JetStreamError, BadParameter):
             quick = SecretStr(_TIMEOUT)
             options = {"requestTimeout": quick, "connectTimeout": quick, **connection_options(given)}
             known = names(Run(options, as_json=False).admin, given)
@@ -55,8 +56,8 @@ complete_stream = completion(lambda admin, given: admin.streams.names())
 complete_consumer = completion(lambda admin, given: admin.consumers.names(given.get("stream", "")))
 
 
-stream_option = partial(typer.Option, autocompletion=complete_stream)
-consumer_option = partial(typer.Option, autocompletion=complete_consumer)
+stream_option = partial(Option, autocompletion=complete_stream)
+consumer_option = partial(Option, autocompletion=complete_consumer)
 
 
 def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
@@ -64,8 +65,8 @@ def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-StreamName = Annotated[str, typer.Argument(help="Name of the stream.", autocompletion=complete_stream)]
-ConsumerName = Annotated[str, typer.Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
+StreamName = Annotated[str, Argument(help="Name of the stream.", autocompletion=complete_stream)]
+ConsumerName = Annotated[str, Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
 
 
 def _duration(text: str | Nanoseconds) -> Nanoseconds:  # a default is one already
@@ -73,20 +74,20 @@ def _duration(text: str | Nanoseconds) -> Nanoseconds:  # a default is one alrea
         return Nanoseconds.of(text)
     except ValueError:
         message = f"{shown(text)} is no duration such as 10s, 5m or 1h30m{minutes_or_months(text)}"
-        raise typer.BadParameter(message) from None
+        raise BadParameter(message) from None
 
 
 DURATION: dict[str, Any] = {"parser": _duration, "metavar": "DURATION"}
-"""Makes an option a duration: ``Annotated[Nanoseconds, typer.Option(**DURATION, help=...)]``."""
+"""Makes an option a duration: ``Annotated[Nanoseconds, Option(**DURATION, help=...)]``."""
 
-Preferred = Annotated[str | None, typer.Option(help="The server that should lead (server 2.11).")]
+Preferred = Annotated[str | None, Option(help="The server that should lead (server 2.11).")]
 
-Force = Annotated[bool, typer.Option("--force", "-f", help="Do not ask.")]
+Force = Annotated[bool, Option("--force", "-f", help="Do not ask.")]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be changed, and change nothing.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show what would be changed, and change nothing.")]
 
 ConfigFile = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")
+    str | None, Option("--config", metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")
 ]
 
 
@@ -178,7 +179,7 @@ def change(
         run.out.text(f"    {difference_words(difference)}", style=style)
     if any(difference.refused for difference in differences):
         report(f"{what} cannot be changed so, and stays as it is", differences, changed=False)
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
     if not differences:
         report(f"{what}: nothing to change", differences, changed=False)
     elif dry_run:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Option
 
 from spark_jetstream.cli.app import Run, command
 from spark_jetstream.cli.arguments import stream_option
@@ -30,18 +31,18 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 @command(group, "bench", example="bench --messages 500000 --size 1000 --replicas 3")
 def measure(
     run: Run,
-    messages: Annotated[int, typer.Option(min=1, help="How many messages are written, and read.")] = 200_000,
-    size: Annotated[int, typer.Option(min=0, help="Bytes of each payload.")] = 128,
-    subjects: Annotated[int, typer.Option(min=1, help="How many subjects they are spread over.")] = 1,
-    storage: Annotated[Literal["file", "memory"], typer.Option(help="Where the stream is kept.")] = "file",
-    replicas: Annotated[int, typer.Option(min=1, max=5, help="How many servers keep it.")] = 1,
+    messages: Annotated[int, Option(min=1, help="How many messages are written, and read.")] = 200_000,
+    size: Annotated[int, Option(min=0, help="Bytes of each payload.")] = 128,
+    subjects: Annotated[int, Option(min=1, help="How many subjects they are spread over.")] = 1,
+    storage: Annotated[Literal["file", "memory"], Option(help="Where the stream is kept.")] = "file",
+    replicas: Annotated[int, Option(min=1, max=5, help="How many servers keep it.")] = 1,
     delivery: Annotated[
         Literal["deduplicated", "at-least-once"],
-        typer.Option(metavar="MODE", help="Option delivery of the sink: deduplicated or at-least-once."),
+        Option(metavar="MODE", help="Option delivery of the sink: deduplicated or at-least-once."),
     ] = "deduplicated",
-    batch: Annotated[int | None, typer.Option(min=1, help="Option fetchBatch of the source.")] = None,
-    direct: Annotated[bool, typer.Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
-    single: Annotated[int, typer.Option(min=0, help="How many messages are published one at a time.")] = 1000,
+    batch: Annotated[int | None, Option(min=1, help="Option fetchBatch of the source.")] = None,
+    direct: Annotated[bool, Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
+    single: Annotated[int, Option(min=0, help="How many messages are published one at a time.")] = 1000,
     stream: Annotated[str | None, stream_option(help="Only read, from this stream, which stays as it is.")] = None,
 ) -> None:
     """Measure, without Spark, what one task of the sink writes and one task of the source reads.

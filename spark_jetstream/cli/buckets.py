@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run
 from spark_jetstream.cli.arguments import DURATION, change, created
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 COMMON_SETTINGS = ("description", "history", "ttl", "max_value_size", "max_bytes", "storage", "replicas", "compression")
-NewBucket = Annotated[str, typer.Argument(help="Name of the bucket.")]
-UpdatesOnly = Annotated[bool, typer.Option("--updates-only", help="Begin with the next change.")]
-Deletes = Annotated[bool, typer.Option("--deletes/--no-deletes", help="Show deletions, too.")]
-Count = Annotated[int | None, typer.Option(min=1, help="End after so many.")]
+NewBucket = Annotated[str, Argument(help="Name of the bucket.")]
+UpdatesOnly = Annotated[bool, Option("--updates-only", help="Begin with the next change.")]
+Deletes = Annotated[bool, Option("--deletes/--no-deletes", help="Show deletions, too.")]
+Count = Annotated[int | None, Option(min=1, help="End after so many.")]
 Wait = Annotated[
     Nanoseconds | None,
-    typer.Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),
+    Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),
 ]
 
 
@@ -65,7 +65,7 @@ def edit_bucket(
 ) -> None:
     """Show the changes of the bucket's stream, ask, and change the bucket."""
     if not fields:
-        raise typer.BadParameter("say what to change: an option for each field, or --unset FIELD")
+        raise BadParameter("say what to change: an option for each field, or --unset FIELD")
     differences = buckets.plan(bucket, **fields)
     change(run, {"bucket": bucket}, differences, lambda: buckets.update(bucket, **fields), force=force, dry_run=dry_run)
 
@@ -90,4 +90,4 @@ def print_changes(
     seen = run.out.lines(islice((item for item in changes if item is not None), count), line, data=data)
     if count is not None and seen < count:
         run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (
@@ -163,7 +163,7 @@ _COMMON = (
     "max_deliver", "backoff", "max_ack_pending", "inactive_threshold", "num_replicas",
 )  # fmt: skip
 
-AnyFilter = Annotated[bool, typer.Option("--any-filter", help="Allow filters that match no subject of the stream.")]
+AnyFilter = Annotated[bool, Option("--any-filter", help="Allow filters that match no subject of the stream.")]
 
 
 @command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
@@ -171,11 +171,11 @@ AnyFilter = Annotated[bool, typer.Option("--any-filter", help="Allow filters tha
 def add(
     run: Run,
     stream: StreamName,
-    name: Annotated[str | None, typer.Argument(help="Its name; the server chooses one, if none is given.")] = None,
+    name: Annotated[str | None, Argument(help="Its name; the server chooses one, if none is given.")] = None,
     config: ConfigFile = None,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Gone when nobody uses it for a while.")] = False,
+    ephemeral: Annotated[bool, Option("--ephemeral", help="Gone when nobody uses it for a while.")] = False,
     durable_form: Annotated[
-        bool, typer.Option("--durable-form", help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.")
+        bool, Option("--durable-form", help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.")
     ] = False,
     any_filter: AnyFilter = False,
     *,
@@ -225,7 +225,7 @@ def edit(
     """
     changes = _over(_over({}, file_fields(config)), fields)
     if not changes:
-        raise typer.BadParameter("say what to change: an option for each field, --unset FIELD, or --config FILE")
+        raise BadParameter("say what to change: an option for each field, --unset FIELD, or --config FILE")
     change(
         run,
         {"stream": stream, "consumer": name},
@@ -242,7 +242,7 @@ def copy(
     run: Run,
     stream: StreamName,
     name: ConsumerName,
-    new_name: Annotated[str, typer.Argument(help="Name of the new consumer.")],
+    new_name: Annotated[str, Argument(help="Name of the new consumer.")],
     any_filter: AnyFilter = False,
     *,
     fields: dict[str, Any],
@@ -273,9 +273,7 @@ def pause(
     consumer: ConsumerName,
     until: Annotated[
         str,
-        typer.Argument(
-            help="A time such as 2026-03-01T12:00:00Z, or for how long: 10m, counted by the server's clock."
-        ),
+        Argument(help="A time such as 2026-03-01T12:00:00Z, or for how long: 10m, counted by the server's clock."),
     ],
 ) -> None:
     """Pause a consumer: it delivers nothing for a while. Needs server 2.11."""
@@ -299,7 +297,7 @@ def reset(
     run: Run,
     stream: StreamName,
     consumer: ConsumerName,
-    sequence: Annotated[int | None, typer.Option(help="The sequence to continue at.")] = None,
+    sequence: Annotated[int | None, Option(help="The sequence to continue at.")] = None,
     force: Force = False,
 ) -> None:
     """Set the sequence of the stream at which a consumer continues. Needs server 2.14.
@@ -324,19 +322,19 @@ def show_next(
     run: Run,
     stream: StreamName,
     consumer: ConsumerName,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="How many messages, at most.")] = 1,
+    count: Annotated[int, Option(min=1, max=1000, help="How many messages, at most.")] = 1,
     ack: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="ANSWER",
             help="ack settles each message, nak has it delivered again, term never again, none leaves it to ack_wait.",
             autocompletion=lambda: list(ACKS),
         ),
     ] = "ack",
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="The same as --ack none.")] = False,
-    wait: Annotated[Nanoseconds, typer.Option(**DURATION, help="How long to wait for the first message.")] = _WAIT,
-    group: Annotated[str | None, typer.Option(help="The priority group, where the consumer has one.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.")] = False,
+    no_ack: Annotated[bool, Option("--no-ack", help="The same as --ack none.")] = False,
+    wait: Annotated[Nanoseconds, Option(**DURATION, help="How long to wait for the first message.")] = _WAIT,
+    group: Annotated[str | None, Option(help="The priority group, where the consumer has one.")] = None,
+    raw: Annotated[bool, Option("--raw", help="Only the content, as it is.")] = False,
 ) -> None:
     """Print messages of a pull consumer: those that are there, or the first that come within --wait.
 
@@ -344,9 +342,9 @@ def show_next(
     gets them, unless you give --no-ack. It ends with 1 if nothing comes.
     """
     if no_ack and ack not in ("ack", "none"):
-        raise typer.BadParameter(f"--no-ack and --ack {ack} contradict each other")
+        raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
     if raw and run.out.as_json:
-        raise typer.BadParameter("--raw and --json contradict each other")
+        raise BadParameter("--raw and --json contradict each other")
     how: Any = "none" if no_ack else ack  # `next` checks it
     delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / 1e9, ack=how, group=group)
     if run.out.as_json:
@@ -359,7 +357,7 @@ def show_next(
             run.out.message(delivery.message, f"{times}, {delivery.pending:,} to come")
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 @command(consumers, "unpin", example="consumer unpin ORDERS billing workers")
@@ -367,7 +365,7 @@ def unpin(
     run: Run,
     stream: StreamName,
     consumer: ConsumerName,
-    group: Annotated[str, typer.Argument(help="The priority group.")],
+    group: Annotated[str, Argument(help="The priority group.")],
 ) -> None:
     """Unpin the client of a priority group. Needs server 2.11.
 

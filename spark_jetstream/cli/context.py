@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.errors import OptionError
@@ -47,9 +48,7 @@ def show_all(run: Run) -> None:
 
 
 @command(rtt, "rtt", example="rtt --count 10")
-def measure(
-    run: Run, count: Annotated[int, typer.Option(min=1, max=1000, help="How many times, 1 to 1,000.")] = 5
-) -> None:
+def measure(run: Run, count: Annotated[int, Option(min=1, max=1000, help="How many times, 1 to 1,000.")] = 5) -> None:
     """Measure round trips to the server, from PING to PONG.
 
     All are made on one connection. JSON has seconds.

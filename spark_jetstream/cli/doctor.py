@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Exit, Option
 
 from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, command
 from spark_jetstream.cli.arguments import consumer_option, one_of, stream_option
@@ -32,32 +33,30 @@ _WIDTH = max(map(len, _MARKS.values()))
 def examine(
     run: Run,
     stream: Annotated[str | None, stream_option(help="A stream to be read or written.")] = None,
-    bucket: Annotated[str | None, typer.Option(help="A Key-Value bucket, instead of a stream.")] = None,
-    object_bucket: Annotated[str | None, typer.Option(help="An Object Store bucket, instead of a stream.")] = None,
+    bucket: Annotated[str | None, Option(help="A Key-Value bucket, instead of a stream.")] = None,
+    object_bucket: Annotated[str | None, Option(help="An Object Store bucket, instead of a stream.")] = None,
     purposes: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--for",
             help=f"What is to be done with it, more than once: {', '.join(PURPOSES)}. Default: read.",
             autocompletion=one_of(PURPOSES),
         ),
     ] = None,
-    subject: Annotated[str | None, typer.Option(help="Where rows are to go; implies --for write.")] = None,
+    subject: Annotated[str | None, Option(help="Where rows are to go; implies --for write.")] = None,
     filters: Annotated[
-        list[str] | None, typer.Option("--filter", help="Option subjects of the read, more than once.")
+        list[str] | None, Option("--filter", help="Option subjects of the read, more than once.")
     ] = None,
     durable: Annotated[str | None, consumer_option(help="Option durable; implies --for durable.")] = None,
     spark: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--spark/--no-spark",
             help="Also start a local Spark and read a row, which takes a while; or look for no Spark at all.",
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings, and what is unknown, count as failed.")] = False,
-    every: Annotated[
-        bool, typer.Option("--all", "-a", help="Show every permission, also those that are granted.")
-    ] = False,
+    strict: Annotated[bool, Option("--strict", help="Warnings, and what is unknown, count as failed.")] = False,
+    every: Annotated[bool, Option("--all", "-a", help="Show every permission, also those that are granted.")] = False,
 ) -> None:
     """Find out why a job does not work: Java, Python, versions, servers, TLS, login, limits, the stream, permissions.
 
@@ -78,9 +77,9 @@ def examine(
     run.out.text(f"{statuses['failed']} failed, {warnings}, {statuses['unknown']} unknown, {statuses['ok']} ok", "bold")
     run.out.json([{"section": title, **dataclasses.asdict(finding)} for title, finding in findings])
     if not examination.reached:
-        raise typer.Exit(NOT_REACHED)
+        raise Exit(NOT_REACHED)
     if statuses["failed"] or (strict and statuses["warning"] + statuses["unknown"]):
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _shown(run: Run, section: Section, every: bool) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, command
 from spark_jetstream.cli.arguments import DURATION, consumer_option, stream_option
@@ -29,23 +30,23 @@ def _complete_kind(incomplete: str) -> list[str]:
 @command(events, "events", example="events --stream ORDERS --kind max_deliver --kind terminated --json")
 def watch(
     run: Run,
-    advisories: Annotated[bool, typer.Option("--advisories", help="What happens.")] = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="How long acknowledgements take.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Both, as without any of the three.")] = False,
+    advisories: Annotated[bool, Option("--advisories", help="What happens.")] = False,
+    metrics: Annotated[bool, Option("--metrics", help="How long acknowledgements take.")] = False,
+    everything: Annotated[bool, Option("--all", help="Both, as without any of the three.")] = False,
     stream: Annotated[str | None, stream_option(help="Only those of this stream.")] = None,
     consumer: Annotated[str | None, consumer_option(help="Only those of consumers of this name.")] = None,
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
+        Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    count: Annotated[int | None, Option(min=1, help="End after so many events.")] = None,
     duration: Annotated[
-        Nanoseconds | None, typer.Option("--for", help="End after this time, such as 30s.", **DURATION)
+        Nanoseconds | None, Option("--for", help="End after this time, such as 30s.", **DURATION)
     ] = None,
-    cloudevents: Annotated[bool, typer.Option("--cloudevents", help="Print CloudEvents 1.0, one a line.")] = False,
+    cloudevents: Annotated[bool, Option("--cloudevents", help="Print CloudEvents 1.0, one a line.")] = False,
     prefix: Annotated[
         str | None,
-        typer.Option(help="What the subjects of events begin with, where they are imported; else $JS.EVENT."),
+        Option(help="What the subjects of events begin with, where they are imported; else $JS.EVENT."),
     ] = None,
 ) -> None:
     """Print advisories and metrics as they come, until Ctrl-C; with --json an object a line, as the server sent it.
@@ -56,7 +57,7 @@ def watch(
     from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
 
     if duration is not None and not duration:
-        raise typer.BadParameter("it must be longer than 0", param_hint="--for")
+        raise BadParameter("it must be longer than 0", param_hint="--for")
     both = everything or not (advisories or metrics)
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
@@ -74,9 +75,9 @@ def watch(
             run.out.note(f"Listening on {', '.join(watched.subjects)}")
             out.lines(_noted(watched, run.out), event_line, data=data)
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise Exit(INTERRUPTED) from None
     if watched.gaps:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 def _noted(watched: Watch, out: Output) -> Iterator[Event]:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
-import typer
 from pydantic.fields import FieldInfo
+from typer import Option
 
 from spark_jetstream.admin.models.base import Model, field_docs, hint
 from spark_jetstream.cli.aliases import VALUES
@@ -119,7 +119,7 @@ def _field_parameter(
         bare = name.removeprefix("no_")
         flags += f"/{flag(bare)}" if bare != name else f"/--no-{name.replace('_', '-')}"
     kinds = [kind for kind in info.metadata if isinstance(kind, Choice)]
-    how = typer.Option(
+    how = Option(
         flags,
         help=_help(info, doc, names) + ("" if defaults is None else _default(name, info, defaults)),
         metavar=None if type_ is bool else _metavar(name, info.annotation, info.metadata),
@@ -135,7 +135,7 @@ def _field_parameter(
 
 
 def _unset_parameter(names: Collection[str]) -> inspect.Parameter:
-    how = typer.Option(
+    how = Option(
         "--unset",
         metavar="FIELD",
         help="Take a field back to its default.",

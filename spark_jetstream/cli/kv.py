@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion, with_fields
@@ -89,20 +89,20 @@ def _print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
 
 complete_bucket = completion(lambda admin, given: admin.kv.names())
 
-BucketName = Annotated[str, typer.Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
+BucketName = Annotated[str, Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
 Key = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="The key.", autocompletion=completion(lambda admin, given: admin.kv.bucket(given.get("bucket", "")).keys())
     ),
 ]
 Filters = Annotated[
-    list[str] | None, typer.Argument(help="Only keys that match one of these; * is one token, > is the rest.")
+    list[str] | None, Argument(help="Only keys that match one of these; * is one token, > is the rest.")
 ]
 Value = Annotated[
-    str, typer.Argument(help="The value; - for what standard input holds. Behind --, if it begins with a dash.")
+    str, Argument(help="The value; - for what standard input holds. Behind --, if it begins with a dash.")
 ]
-OnlyAfter = Annotated[int | None, typer.Option("--revision", min=1, help="Only if this is the key's latest revision.")]
+OnlyAfter = Annotated[int | None, Option("--revision", min=1, help="Only if this is the key's latest revision.")]
 
 
 def _value_bytes(value: str) -> bytes:
@@ -111,10 +111,10 @@ def _value_bytes(value: str) -> bytes:
 
 Ttl = Annotated[
     str | None,
-    typer.Option("--ttl", metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket."),
+    Option("--ttl", metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket."),
 ]
 # A deletion is a revision like others, so the command does not ask.
-Unasked = Annotated[bool, typer.Option("--force", "-f", hidden=True)]
+Unasked = Annotated[bool, Option("--force", "-f", hidden=True)]
 
 kv = group("kv", "Key-Value buckets: create, change, read, write, watch, remove.")
 
@@ -124,11 +124,9 @@ kv = group("kv", "Key-Value buckets: create, change, read, write, watch, remove.
 @command(kv, "ls", example="kv ls settings 'eu.>' --verbose")
 def show_all(
     run: Run,
-    bucket: Annotated[
-        str | None, typer.Argument(help="A bucket, to list its keys.", autocompletion=complete_bucket)
-    ] = None,
+    bucket: Annotated[str | None, Argument(help="A bucket, to list its keys.", autocompletion=complete_bucket)] = None,
     filters: Filters = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the values, too.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Show the values, too.")] = False,
 ) -> None:
     """List the buckets, or the keys of a bucket that have a value, in the order in which they were written."""
     if bucket is None:
@@ -196,10 +194,10 @@ def get(
     run: Run,
     bucket: BucketName,
     key: Key,
-    revision: Annotated[int | None, typer.Option(min=1, help="Its value at this revision.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the value and nothing else.")] = False,
+    revision: Annotated[int | None, Option(min=1, help="Its value at this revision.")] = None,
+    raw: Annotated[bool, Option("--raw", help="Print the value and nothing else.")] = False,
     direct: Annotated[
-        bool, typer.Option("--direct", help="Let any server answer that has a copy; it may be behind.")
+        bool, Option("--direct", help="Let any server answer that has a copy; it may be behind.")
     ] = False,
 ) -> None:
     """Print the value of a key. Ends with 1 if the key was deleted or never existed."""
@@ -222,7 +220,7 @@ def watch(
     run: Run,
     bucket: BucketName,
     filters: Filters = None,
-    history: Annotated[bool, typer.Option("--history", help="Begin with all revisions that are kept.")] = False,
+    history: Annotated[bool, Option("--history", help="Begin with all revisions that are kept.")] = False,
     updates_only: UpdatesOnly = False,
     deletes: Deletes = True,
     count: Count = None,
@@ -258,7 +256,7 @@ def update(
     key: Key,
     value: Value = "-",
     *,
-    revision: Annotated[int, typer.Option(min=1, help="The revision that must be the latest of the key.")],
+    revision: Annotated[int, Option(min=1, help="The revision that must be the latest of the key.")],
 ) -> None:
     """Store a value under a key if its latest revision is the given one. Ends with 1 if it is not."""
     _stored(run, bucket, key, run.admin.kv.bucket(bucket).update(key, _value_bytes(value), revision))
@@ -269,7 +267,7 @@ def revert(
     run: Run,
     bucket: BucketName,
     key: Key,
-    revision: Annotated[int, typer.Argument(min=1, help="The revision whose value is stored again.")],
+    revision: Annotated[int, Argument(min=1, help="The revision whose value is stored again.")],
 ) -> None:
     """Store the value again that a key had at a revision."""
     _stored(run, bucket, key, run.admin.kv.bucket(bucket).revert(key, revision))
@@ -303,7 +301,7 @@ def compact(
     run: Run,
     bucket: BucketName,
     older_than: Annotated[
-        Nanoseconds, typer.Option("--older-than", help="Leave marks that are younger than this.", **DURATION)
+        Nanoseconds, Option("--older-than", help="Leave marks that are younger than this.", **DURATION)
     ] = Nanoseconds.of("30m"),  # noqa: B008  # a constant
     force: Force = False,
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import DURATION, complete_stream, consumer_option
@@ -90,29 +91,25 @@ class _LagRow:
 def show(
     run: Run,
     stream: Annotated[
-        str | None, typer.Argument(help="The stream; all, if none is given.", autocompletion=complete_stream)
+        str | None, Argument(help="The stream; all, if none is given.", autocompletion=complete_stream)
     ] = None,
     consumer: Annotated[
         str | None, consumer_option("--consumer", metavar="NAME", help="Only this one of the stream.")
     ] = None,
     max_pending: Annotated[
-        int | None, typer.Option(min=0, metavar="NUMBER", help="End with 1 when more messages are yet to be delivered.")
+        int | None, Option(min=0, metavar="NUMBER", help="End with 1 when more messages are yet to be delivered.")
     ] = None,
     max_ack_pending: Annotated[
         int | None,
-        typer.Option(min=0, metavar="NUMBER", help="End with 1 when more messages wait for their acknowledgement."),
+        Option(min=0, metavar="NUMBER", help="End with 1 when more messages wait for their acknowledgement."),
     ] = None,
     max_age: Annotated[
         Nanoseconds | None,
-        typer.Option(**DURATION, help="End with 1 when the oldest message that is not processed is older, such as 5m."),
+        Option(**DURATION, help="End with 1 when the oldest message that is not processed is older, such as 5m."),
     ] = None,
-    origins: Annotated[bool, typer.Option("--origins", help="Also what mirrors and sources are behind.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Again and again, until Ctrl-C or a limit is exceeded.")
-    ] = False,
-    every: Annotated[
-        Nanoseconds, typer.Option("--every", "--interval", **DURATION, help="How often with --watch.")
-    ] = _EVERY,
+    origins: Annotated[bool, Option("--origins", help="Also what mirrors and sources are behind.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Again and again, until Ctrl-C or a limit is exceeded.")] = False,
+    every: Annotated[Nanoseconds, Option("--every", "--interval", **DURATION, help="How often with --watch.")] = _EVERY,
 ) -> None:
     """How far consumers are behind, and whether that is too far.
 
@@ -129,9 +126,9 @@ def show(
     with 1, and a server that does not answer with 3.
     """
     if consumer is not None and stream is None:
-        raise typer.BadParameter(f"which stream has {consumer}? Name it: lag STREAM --consumer {consumer}")
+        raise BadParameter(f"which stream has {consumer}? Name it: lag STREAM --consumer {consumer}")
     if every < _SECOND // 10:
-        raise typer.BadParameter(f"{every} is less than 100ms", param_hint="--every")
+        raise BadParameter(f"{every} is less than 100ms", param_hint="--every")
     limits = _Limits(max_pending, max_ack_pending, max_age)
 
     while True:
@@ -154,7 +151,7 @@ def show(
         for row in exceeding:
             run.out.note(f"{row.what}: {'; '.join(row.exceeded)}")
         if exceeding:
-            raise typer.Exit(FAILED)
+            raise Exit(FAILED)
         if not watch:
             return
         time.sleep(every / _SECOND)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import DryRun, Force, completion, with_fields
@@ -82,15 +82,13 @@ _complete_name = completion(
     lambda admin, given: (info.name for info in admin.objects.bucket(given.get("bucket", "")).list())
 )
 
-BucketName = Annotated[str, typer.Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
-ObjectName = Annotated[str, typer.Argument(help="Name of the object.", autocompletion=_complete_name)]
-MaybeName = Annotated[str | None, typer.Argument(help="Name of an object.", autocompletion=_complete_name)]
-Deleted = Annotated[bool, typer.Option("--deleted", help="Also what is left of deleted objects.")]
-Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the object.")
-]
-Metadata = Annotated[list[str] | None, typer.Option("--metadata", metavar="NAME=VALUE", help="Metadata of the object.")]
-Description = Annotated[str | None, typer.Option(help="For people.")]
+BucketName = Annotated[str, Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
+ObjectName = Annotated[str, Argument(help="Name of the object.", autocompletion=_complete_name)]
+MaybeName = Annotated[str | None, Argument(help="Name of an object.", autocompletion=_complete_name)]
+Deleted = Annotated[bool, Option("--deleted", help="Also what is left of deleted objects.")]
+Headers = Annotated[list[str] | None, Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the object.")]
+Metadata = Annotated[list[str] | None, Option("--metadata", metavar="NAME=VALUE", help="Metadata of the object.")]
+Description = Annotated[str | None, Option(help="For people.")]
 
 
 def headers_of(given: list[str] | None) -> dict[str, list[str]] | None:
@@ -117,7 +115,7 @@ def _pairs(given: list[str] | None, separator: str, option: str, form: str) -> l
     for text in filter(None, given):
         name, found, value = text.partition(separator)
         if not found or not name.strip():
-            raise typer.BadParameter(f"{text} is no {form}", param_hint=option)
+            raise BadParameter(f"{text} is no {form}", param_hint=option)
         pairs.append((name, value))
     return pairs
 
@@ -130,7 +128,7 @@ def _size(text: str | Bytes) -> Bytes:
     try:
         return Bytes.of(text)
     except ValueError:
-        raise typer.BadParameter(f"{text} is no size such as 64k or 131072") from None
+        raise BadParameter(f"{text} is no size such as 64k or 131072") from None
 
 
 objects = group("object", "Object Store buckets: create, change, put and get files, watch, remove.")
@@ -142,7 +140,7 @@ objects = group("object", "Object Store buckets: create, change, put and get fil
 def show_all(
     run: Run,
     bucket: Annotated[
-        str | None, typer.Argument(help="A bucket, to list its objects.", autocompletion=complete_bucket)
+        str | None, Argument(help="A bucket, to list its objects.", autocompletion=complete_bucket)
     ] = None,
     deleted: Deleted = False,
 ) -> None:
@@ -237,7 +235,7 @@ def get(
     name: ObjectName,
     output: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--output",
             "-O",
             metavar="FILE",
@@ -255,7 +253,7 @@ def get(
     opened = run.admin.objects.bucket(bucket)
     if output == _STANDARD:
         if run.out.as_json:
-            raise typer.BadParameter("standard output cannot have the content and JSON", param_hint="--json")
+            raise BadParameter("standard output cannot have the content and JSON", param_hint="--json")
         for chunk in opened.read(name):
             run.out.raw(chunk)
         return
@@ -272,7 +270,7 @@ def _file_name(name: str) -> str:
     """Return the name of the file for an object, which must not lead out of the current folder."""
     last = name.rpartition("/")[2]
     if last in ("", ".", "..") or any(character in last for character in "\\\0"):
-        raise typer.BadParameter(f"{name} makes no name for a file: give one", param_hint="--output")
+        raise BadParameter(f"{name} makes no name for a file: give one", param_hint="--output")
     return last
 
 
@@ -280,19 +278,19 @@ def _file_name(name: str) -> str:
 def put(
     run: Run,
     bucket: BucketName,
-    file: Annotated[str, typer.Argument(help="The file; - for standard input, which needs --name.")],
-    name: Annotated[str | None, typer.Option(help="The object's name; without it, that of the file.")] = None,
+    file: Annotated[str, Argument(help="The file; - for standard input, which needs --name.")],
+    name: Annotated[str | None, Option(help="The object's name; without it, that of the file.")] = None,
     description: Description = None,
     headers: Headers = None,
     metadata: Metadata = None,
-    chunk_size: Annotated[Bytes, typer.Option(parser=_size, metavar="SIZE", help="Bytes of a message.")] = _CHUNK,
+    chunk_size: Annotated[Bytes, Option(parser=_size, metavar="SIZE", help="Bytes of a message.")] = _CHUNK,
     force: Force = False,
 ) -> None:
     """Store a file as an object. Readers see the old one, if there is any, until all of the new one is stored."""
     from spark_jetstream.options.values import file_path
 
     if file == _STANDARD and name is None:
-        raise typer.BadParameter("what comes from standard input needs a name", param_hint="--name")
+        raise BadParameter("what comes from standard input needs a name", param_hint="--name")
     opened = run.admin.objects.bucket(bucket)
     chosen = Path(file_path("FILE", file)).name if name is None else name
     if not force:
@@ -318,7 +316,7 @@ def describe(
     run: Run,
     bucket: BucketName,
     name: ObjectName,
-    rename: Annotated[str | None, typer.Option(metavar="NAME", help="Its new name.")] = None,
+    rename: Annotated[str | None, Option(metavar="NAME", help="Its new name.")] = None,
     description: Description = None,
     headers: Headers = None,
     metadata: Metadata = None,
@@ -328,7 +326,7 @@ def describe(
     Headers and metadata are each replaced as a whole; an empty one removes them.
     """
     if (rename, description, headers, metadata) == (None, None, None, None):
-        raise typer.BadParameter("say what to change: --rename, --description, --header or --metadata")
+        raise BadParameter("say what to change: --rename, --description, --header or --metadata")
     changed = run.admin.objects.bucket(bucket).update_meta(
         name, rename, description=description, headers=headers_of(headers), metadata=metadata_of(metadata)
     )
@@ -339,9 +337,9 @@ def describe(
 def link(
     run: Run,
     bucket: BucketName,
-    name: Annotated[str, typer.Argument(help="Name of the link.")],
-    to_bucket: Annotated[str, typer.Argument(help="The bucket that it leads to.")],
-    to_name: Annotated[str | None, typer.Argument(help="The object; without one, the whole bucket.")] = None,
+    name: Annotated[str, Argument(help="Name of the link.")],
+    to_bucket: Annotated[str, Argument(help="The bucket that it leads to.")],
+    to_name: Annotated[str | None, Argument(help="The object; without one, the whole bucket.")] = None,
 ) -> None:
     """Store a link: a name for an object, or for a whole bucket. It may replace another link."""
     opened = run.admin.objects.bucket(bucket)

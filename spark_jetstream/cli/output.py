@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+from typer import BadParameter, Exit
 
 from spark_jetstream.errors import LAYOUT, printable
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, rough
@@ -200,14 +201,14 @@ class Output:
         if force:
             return
         if not sys.stdin.isatty():
-            raise typer.BadParameter(f"{question} There is no terminal to ask on: say yes with --force.")
+            raise BadParameter(f"{question} There is no terminal to ask on: say yes with --force.")
         try:
             agreed = typer.confirm(question, err=True)
         except typer.Abort as aborted:  # Ctrl-C, or the end of what is typed
             self.note("")
-            raise typer.Exit(130 if isinstance(aborted.__context__, KeyboardInterrupt) else 1) from None
+            raise Exit(130 if isinstance(aborted.__context__, KeyboardInterrupt) else 1) from None
         if not agreed:
-            raise typer.Exit(1)
+            raise Exit(1)
 
     def _put(self, table: Table, width: int = _WIDE) -> None:
         """Print a table as wide as the terminal; without a terminal, without blanks at the ends of lines."""

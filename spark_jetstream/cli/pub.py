@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli.app import Run, command
 
@@ -56,23 +57,19 @@ _FUNCTIONS: dict[str, Callable[[int], object]] = {
 @command(pub, "pub", example="""pub orders.eu.de '{"id": {{Count}}, "amount": 12.5}' --count 1000""")
 def publish(
     run: Run,
-    subject: Annotated[str, typer.Argument(help="The subject, possibly with templates.")],
-    data: Annotated[
-        str, typer.Argument(help="The data, possibly with templates; - for what standard input holds.")
-    ] = "-",
-    count: Annotated[int, typer.Option(min=1, help="How many messages.")] = 1,
+    subject: Annotated[str, Argument(help="The subject, possibly with templates.")],
+    data: Annotated[str, Argument(help="The data, possibly with templates; - for what standard input holds.")] = "-",
+    count: Annotated[int, Option(min=1, help="How many messages.")] = 1,
     header: Annotated[
         list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME:VALUE", help="A header, possibly with templates; may be repeated."
-        ),
+        Option("--header", "-H", metavar="NAME:VALUE", help="A header, possibly with templates; may be repeated."),
     ] = None,
     send_on: Annotated[
         Literal["eof", "newline"],
-        typer.Option(help="Make one message of standard input, or one of each line as soon as it comes."),
+        Option(help="Make one message of standard input, or one of each line as soon as it comes."),
     ] = "eof",
     templates: Annotated[
-        bool, typer.Option("--templates/--no-templates", help="Fill in templates, or send them as they are.")
+        bool, Option("--templates/--no-templates", help="Fill in templates, or send them as they are.")
     ] = True,
 ) -> None:
     """Publish messages, and print where streams have stored them: stream and sequence.
@@ -89,7 +86,7 @@ def publish(
     from spark_jetstream.admin.messages import check_header
 
     if send_on == "newline" and (data != "-" or count > 1):
-        raise typer.BadParameter("--send-on newline takes the messages from standard input, without DATA and --count")
+        raise BadParameter("--send-on newline takes the messages from standard input, without DATA and --count")
 
     def filled(text: bytes, what: str) -> Fill | bytes:
         return fill(text, what) if templates else text
@@ -98,7 +95,7 @@ def publish(
     for each in header or ():
         name, colon, value = each.partition(":")
         if not colon:
-            raise typer.BadParameter(f"--header {each} is no NAME:VALUE")
+            raise BadParameter(f"--header {each} is no NAME:VALUE")
         check_header(name.strip(), value.strip())
         headers.append((name.strip(), filled(_octets(value.strip()), f"header {name.strip()}")))
     where = filled(_octets(subject), "the subject")
@@ -118,11 +115,11 @@ def publish(
 def fill(text: bytes, what: str) -> Fill | bytes:
     """Return what fills in the templates of a text; the text itself if it has none.
 
-    Raises `typer.BadParameter`, which calls the text ``what``, for a template that there is not.
+    Raises `BadParameter`, which calls the text ``what``, for a template that there is not.
     """
     pieces = _TEMPLATE.split(text)  # a text, a template, a text, ...
     if any(b"{{" in piece for piece in pieces[::2]):
-        raise typer.BadParameter(f"{what}: a template begins with {{{{ and does not end; or use --no-templates")
+        raise BadParameter(f"{what}: a template begins with {{{{ and does not end; or use --no-templates")
     if len(pieces) == 1:
         return text
     calls = [_function(piece.decode("utf-8", "replace"), what) for piece in pieces[1::2]]
@@ -144,7 +141,7 @@ def _function(template: str, what: str) -> Callable[[int], object]:
     elif name.removeprefix(".") in _FUNCTIONS and not arguments:
         return _FUNCTIONS[name.removeprefix(".")]
     known = ", ".join(each for each in _FUNCTIONS if each != "Cnt")
-    raise typer.BadParameter(
+    raise BadParameter(
         f"{what}: there is no template {{{{{template}}}}}, only {known} and Random MIN MAX; or use --no-templates"
     )
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from spark_jetstream.cli.help import Command
 from spark_jetstream.cli.output import Output
@@ -40,14 +41,14 @@ def _end(number: int, frame: FrameType | None) -> None:
 @server.command("server", cls=Command, epilog="Example: spark-jetstream server --store-dir /tmp/nats")
 def serve(
     port: Annotated[
-        int, typer.Option(min=0, max=65533, help="The port of the first server; the others follow. 0 for free ports.")
+        int, Option(min=0, max=65533, help="The port of the first server; the others follow. 0 for free ports.")
     ] = 4222,
     store_dir: Annotated[
         Path | None,
-        typer.Option(file_okay=False, metavar="DIR", help="Where streams stay when the server has ended."),
+        Option(file_okay=False, metavar="DIR", help="Where streams stay when the server has ended."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, max=3, help="How many servers: 3 are a cluster for replicas.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the line as JSON, with the store directory.")] = False,
+    nodes: Annotated[int, Option(min=1, max=3, help="How many servers: 3 are a cluster for replicas.")] = 1,
+    as_json: Annotated[bool, Option("--json", help="Print the line as JSON, with the store directory.")] = False,
 ) -> None:
     """Run a NATS server with JetStream until Ctrl-C or SIGTERM, for trying things out on this machine.
 

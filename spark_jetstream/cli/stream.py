@@ -6,7 +6,7 @@ import json
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (
@@ -34,9 +34,7 @@ streams = group("stream", "Streams: list, create, change, look into, apply descr
 
 # Looking
 
-OfSubject = Annotated[
-    str | None, typer.Option("--subject", help="Only streams that store this subject, or a part of it.")
-]
+OfSubject = Annotated[str | None, Option("--subject", help="Only streams that store this subject, or a part of it.")]
 
 
 @command(streams, "ls", example="stream ls --subject 'orders.>'")
@@ -132,7 +130,7 @@ def show_gaps(run: Run, stream: StreamName) -> None:
 def show_subjects(
     run: Run,
     stream: StreamName,
-    subject: Annotated[str, typer.Argument(metavar="FILTER", help="Only these; wildcards allowed.")] = ">",
+    subject: Annotated[str, Argument(metavar="FILTER", help="Only these; wildcards allowed.")] = ">",
 ) -> None:
     """List the subjects that have messages, sorted, with the number of messages of each."""
     run.out.table(
@@ -194,7 +192,7 @@ def _position(sequence: int, time: str) -> str:
 
 _TEMPLATES = ("stream", "work-queue")
 
-NewName = Annotated[str, typer.Argument(help="Name of the new stream.")]
+NewName = Annotated[str, Argument(help="Name of the new stream.")]
 _COMMON = (
     "subjects", "description", "retention", "storage", "num_replicas", "max_age", "max_bytes", "max_msgs",
     "max_msgs_per_subject", "max_msg_size", "discard", "duplicate_window", "allow_direct",
@@ -210,7 +208,7 @@ def add(
     config: ConfigFile = None,
     begin_with: Annotated[
         str,
-        typer.Option(
+        Option(
             "--template",
             metavar="NAME|FILE",
             help="What to begin with: stream, work-queue, or a file of your own.",
@@ -245,7 +243,7 @@ def edit(
     """
     changes = {**file_fields(config), **fields}
     if not changes:
-        raise typer.BadParameter("nothing to change was given: name a field, such as --max-age 30d")
+        raise BadParameter("nothing to change was given: name a field, such as --max-age 30d")
     admin = run.admin.streams
     differences = admin.plan(stream, changes)
     change(run, {"stream": stream}, differences, lambda: admin.update(stream, changes), force=force, dry_run=dry_run)
@@ -284,13 +282,11 @@ _STYLES: dict[Action, str | None] = {"create": "green", "update": "yellow", "unc
 @command(streams, "apply", example="stream apply streams.yaml --check")
 def apply(
     run: Run,
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Descriptions, as JSON or YAML.")],
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; end with 1 if something differs.")] = False,
+    files: Annotated[list[str], Argument(metavar="FILE...", help="Descriptions, as JSON or YAML.")],
+    check: Annotated[bool, Option("--check", help="Change nothing; end with 1 if something differs.")] = False,
     given_only: Annotated[
         bool,
-        typer.Option(
-            "--given-only", help="Leave fields alone that the files do not set; else they get their defaults."
-        ),
+        Option("--given-only", help="Leave fields alone that the files do not set; else they get their defaults."),
     ] = False,
     force: Force = False,
 ) -> None:
@@ -311,12 +307,12 @@ def apply(
             run.out.text(line, style=_STYLES[step.action])
     if plan.refused:
         report("nothing was changed: not all of this is possible")
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
     if not plan.changes:
         report("nothing to change")
     elif check:
         report(f"{_counted(plan)} would be changed")
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
     else:
         run.out.confirm("Change this?", force=force)
         run.admin.apply(plan)
@@ -327,7 +323,7 @@ def apply(
 def export(
     run: Run,
     stream: StreamName,
-    yaml: Annotated[bool, typer.Option("--yaml", help="YAML instead of JSON.")] = False,
+    yaml: Annotated[bool, Option("--yaml", help="YAML instead of JSON.")] = False,
 ) -> None:
     """Describe a stream and its durable consumers in the form that "stream apply" reads.
 
@@ -337,7 +333,7 @@ def export(
     from spark_jetstream.admin.descriptions import yaml_text
 
     if yaml and run.out.as_json:
-        raise typer.BadParameter("--yaml and --json contradict each other")
+        raise BadParameter("--yaml and --json contradict each other")
     described = run.admin.describe(stream, readable=yaml)
     text = yaml_text(described) if yaml else json.dumps(described, indent=2, ensure_ascii=False) + "\n"
     run.out.raw(text.encode())
@@ -359,19 +355,17 @@ _DEFAULT_COUNT = 10
 def get(
     run: Run,
     stream: StreamName,
-    sequence: Annotated[int | None, typer.Argument(metavar="SEQUENCE", help="The message with this sequence.")] = None,
-    last: Annotated[str | None, typer.Option(metavar="SUBJECT", help="The last message on a subject.")] = None,
+    sequence: Annotated[int | None, Argument(metavar="SEQUENCE", help="The message with this sequence.")] = None,
+    last: Annotated[str | None, Option(metavar="SUBJECT", help="The last message on a subject.")] = None,
     following: Annotated[
-        str | None, typer.Option("--next", metavar="SUBJECT", help="The first message on a subject, --from on.")
+        str | None, Option("--next", metavar="SUBJECT", help="The first message on a subject, --from on.")
     ] = None,
-    first: Annotated[int | None, typer.Option("--from", metavar="SEQUENCE", help="From this sequence on.")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")
-    ] = None,
-    subject: Annotated[str | None, typer.Option(help="Only messages on this subject.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
-    direct: Annotated[bool, typer.Option("--direct", help="Whichever replica or mirror answers first.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Only the content, as it is.")] = False,
+    first: Annotated[int | None, Option("--from", metavar="SEQUENCE", help="From this sequence on.")] = None,
+    since: Annotated[str | None, Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")] = None,
+    subject: Annotated[str | None, Option(help="Only messages on this subject.")] = None,
+    count: Annotated[int | None, Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
+    direct: Annotated[bool, Option("--direct", help="Whichever replica or mirror answers first.")] = False,
+    raw: Annotated[bool, Option("--raw", help="Only the content, as it is.")] = False,
 ) -> None:
     """Print a message, or several.
 
@@ -381,7 +375,7 @@ def get(
     JSON has the content as text where it is UTF-8, else as base64; "encoding" says which. Several messages are a list.
     """
     if raw and run.out.as_json:
-        raise typer.BadParameter("--raw and --json contradict each other")
+        raise BadParameter("--raw and --json contradict each other")
     chosen = {
         "SEQUENCE": sequence,
         "--last": last,
@@ -393,12 +387,10 @@ def get(
     }
     given = [name for name, value in chosen.items() if value is not None]
     if not given:
-        raise typer.BadParameter(
-            "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"
-        )
+        raise BadParameter("which message? Give a sequence, --last, --next, or --from, --since, --subject, --count")
     single = given[0] in ("SEQUENCE", "--last", "--next")
     if (single and len(given) > 1) or {"--since", "--from"} <= {*given}:
-        raise typer.BadParameter(f"{' and '.join(given)} contradict each other")
+        raise BadParameter(f"{' and '.join(given)} contradict each other")
     admin, start = run.admin.messages, 1 if first is None else first
     if sequence is not None:
         messages = iter([admin.get(stream, sequence, direct=direct)])
@@ -431,8 +423,8 @@ def get(
 def delete(
     run: Run,
     stream: StreamName,
-    sequence: Annotated[int, typer.Argument(help="The message with this sequence.")],
-    no_erase: Annotated[bool, typer.Option("--no-erase", help="Quicker: what is on the disk stays a while.")] = False,
+    sequence: Annotated[int, Argument(help="The message with this sequence.")],
+    no_erase: Annotated[bool, Option("--no-erase", help="Quicker: what is on the disk stays a while.")] = False,
     force: Force = False,
 ) -> None:
     """Delete a message, and overwrite what is on the disk."""
@@ -452,10 +444,10 @@ def backup(
     run: Run,
     stream: StreamName,
     target: Annotated[
-        str, typer.Argument(help="Where to: a single file when it ends with .tar, else a directory that is made.")
+        str, Argument(help="Where to: a single file when it ends with .tar, else a directory that is made.")
     ],
-    consumers: Annotated[bool, typer.Option("--consumers/--no-consumers", help="With its consumers.")] = True,
-    check: Annotated[bool, typer.Option("--check", help="Let a server before 2.15 check all messages first.")] = False,
+    consumers: Annotated[bool, Option("--consumers/--no-consumers", help="With its consumers.")] = True,
+    check: Annotated[bool, Option("--check", help="Let a server before 2.15 check all messages first.")] = False,
 ) -> None:
     """Save a stream with its messages and consumers. The target is there when it is complete, and not before.
 
@@ -482,9 +474,9 @@ def backup(
 @with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
 def restore(
     run: Run,
-    source: Annotated[str, typer.Argument(help="The directory or the .tar file of the backup.")],
+    source: Annotated[str, Argument(help="The directory or the .tar file of the backup.")],
     fields: dict[str, Any],
-    name: Annotated[str | None, typer.Option(help="Another name for the stream.")] = None,
+    name: Annotated[str | None, Option(help="Another name for the stream.")] = None,
 ) -> None:
     """Make a stream again from a backup, with its messages and consumers.
 
@@ -511,7 +503,7 @@ def restore(
         notes=list(restored.notes),
     )
     if restored.differences:
-        raise typer.Exit(FAILED)
+        raise Exit(FAILED)
 
 
 # Removing
@@ -521,9 +513,9 @@ def restore(
 def purge(
     run: Run,
     stream: StreamName,
-    subject: Annotated[str | None, typer.Option(help="Only messages on this subject; wildcards allowed.")] = None,
-    sequence: Annotated[int | None, typer.Option(min=0, help="Only messages before this sequence.")] = None,
-    keep: Annotated[int | None, typer.Option(min=0, help="All but so many of the last.")] = None,
+    subject: Annotated[str | None, Option(help="Only messages on this subject; wildcards allowed.")] = None,
+    sequence: Annotated[int | None, Option(min=0, help="Only messages before this sequence.")] = None,
+    keep: Annotated[int | None, Option(min=0, help="All but so many of the last.")] = None,
     force: Force = False,
 ) -> None:
     """Remove messages of a stream; all of them, if nothing else is said."""
@@ -567,7 +559,7 @@ def step_down(run: Run, stream: StreamName, preferred: Preferred = None) -> None
 def remove_peer(
     run: Run,
     stream: StreamName,
-    server: Annotated[str, typer.Argument(help="Name of the server.")],
+    server: Annotated[str, Argument(help="Name of the server.")],
     force: Force = False,
 ) -> None:
     """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
