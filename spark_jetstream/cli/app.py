@@ -139,6 +139,11 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
     return register
 
 
+def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return a completion of fixed words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
 def unwrapped(help: str) -> str:
     """Return a docstring with one line for each paragraph; the terminal wraps them."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in help.split("\n\n"))

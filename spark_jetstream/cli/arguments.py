@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -60,11 +59,6 @@ stream_option = partial(Option, autocompletion=complete_stream)
 consumer_option = partial(Option, autocompletion=complete_consumer)
 
 
-def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return a completion of fixed words."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
-
-
 StreamName = Annotated[str, Argument(help="Name of the stream.", autocompletion=complete_stream)]
 ConsumerName = Annotated[str, Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
 
@@ -91,25 +85,15 @@ ConfigFile = Annotated[
 ]
 
 
-def with_fields(model: str, common: Sequence[str], *, defaults: str | None = None, **how: Any) -> Callable[[F], F]:
-    """Return a decorator (below `command`) that is `fields.with_fields` for a model, such as ``streams.StreamConfig``.
-
-    ``defaults`` names a template beside the model, or is "" for the defaults of the model. Both are imported when the
-    parameters of the command are needed.
-    """
+def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F]:
+    """Return a decorator (below `command`) that calls `fields.add_options` when the parameters are needed."""
 
     def wrap(function: F) -> F:
         @functools.cache
         def finished() -> Callable[..., None]:
-            # Not `from spark_jetstream.admin import`, which looks for a public name first and imports them all.
-            fields = importlib.import_module("spark_jetstream.cli.fields")  # which imports this module
-            module, _, name = model.partition(".")
-            models = importlib.import_module(f"spark_jetstream.admin.models.{module}")
-            shown = getattr(models, defaults) if defaults else None if defaults is None else {}
-            decorated: Callable[..., None] = fields.with_fields(getattr(models, name), common, defaults=shown, **how)(
-                function
-            )
-            return decorated
+            from spark_jetstream.cli.fields import add_options
+
+            return add_options(function, kind, common, **how)
 
         function.finished = finished  # type: ignore[attr-defined]  # what `command` looks at
         return function

@@ -167,7 +167,7 @@ AnyFilter = Annotated[bool, Option("--any-filter", help="Allow filters that matc
 
 
 @command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
-@with_fields("consumers.ConsumerConfig", _COMMON, without=_NO_OPTIONS, defaults="DEFAULT_CONSUMER")
+@with_fields("consumer", _COMMON, without=_NO_OPTIONS, creates=True)
 def add(
     run: Run,
     stream: StreamName,
@@ -206,7 +206,7 @@ def add(
 
 
 @command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
-@with_fields("consumers.ConsumerConfig", _COMMON, without=("name", "direct", "sourcing"), unset=True)
+@with_fields("consumer", _COMMON, without=("name", "direct", "sourcing"), unset=True)
 def edit(
     run: Run,
     stream: StreamName,
@@ -237,7 +237,7 @@ def edit(
 
 
 @command(consumers, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
-@with_fields("consumers.ConsumerConfig", _COMMON, without=_NO_OPTIONS, unset=True)
+@with_fields("consumer", _COMMON, without=_NO_OPTIONS, unset=True)
 def copy(
     run: Run,
     stream: StreamName,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Exit, Option
 
-from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, command
-from spark_jetstream.cli.arguments import consumer_option, one_of, stream_option
+from spark_jetstream.cli.app import FAILED, NOT_REACHED, Run, command, one_of
+from spark_jetstream.cli.arguments import consumer_option, stream_option
 from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:

@@ -15,9 +15,11 @@ from pydantic.fields import FieldInfo
 from typer import Option
 
 from spark_jetstream.admin.models.base import Model, field_docs, hint
+from spark_jetstream.admin.models.buckets import BucketConfig, ObjectBucketConfig
+from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER, ConsumerConfig
+from spark_jetstream.admin.models.streams import DEFAULT_STREAM, StreamConfig
 from spark_jetstream.cli.aliases import VALUES
-from spark_jetstream.cli.app import keyword
-from spark_jetstream.cli.arguments import one_of
+from spark_jetstream.cli.app import keyword, one_of
 from spark_jetstream.cli.help import ADVANCED, COMMON
 from spark_jetstream.cli.output import listed
 from spark_jetstream.errors import OptionError
@@ -27,6 +29,13 @@ from spark_jetstream.protocol.units import Bytes, counted, rough, shown
 
 Command = Callable[..., None]
 
+_CONFIGURATIONS: Mapping[str, tuple[type[Model], Mapping[str, Any]]] = {
+    "stream": (StreamConfig, DEFAULT_STREAM),
+    "consumer": (ConsumerConfig, DEFAULT_CONSUMER),
+    "kv": (BucketConfig, {}),
+    "object": (ObjectBucketConfig, {}),
+}
+"""What commands configure -> its model, and the defaults of a new one that differ from those of the model."""
 _BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
 _POLICIES = {"storage": "TYPE", "compression": "TYPE", "persist_mode": "MODE"}
@@ -41,56 +50,56 @@ _METAVARS: Mapping[type[Kind], str] = {
 }
 
 
-def with_fields(
-    model: type[Model],
+def add_options(
+    function: Command,
+    kind: str,
     common: Sequence[str],
     *,
     without: Collection[str] = (),
-    defaults: Mapping[str, Any] | None = None,
+    creates: bool = False,
     unset: bool = False,
-) -> Callable[[Command], Command]:
-    """Return a decorator (below `command`) that adds an option for each field of a model but those in ``without``.
+) -> Command:
+    """Return a command with an option for each field of the configuration of a ``kind`` but those in ``without``.
 
-    Help has the fields in ``common`` before the others, in this order. With ``defaults`` it shows the default of each
-    field: that of the model, unless ``defaults`` has another one.
+    Help has the fields in ``common`` before the others, in this order; if the command ``creates`` something, with the
+    default of each field.
 
     The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create` and the like. With
     ``unset`` there is an option ``--unset FIELD``; a field that it names is None. The command raises `OptionError` for
     an option that cannot be parsed.
     """
+    model, template = _CONFIGURATIONS[kind]
+    defaults = template if creates else None
     options = {name: info for name, info in model.model_fields.items() if name not in without}
+    ordered = sorted(options, key=lambda name: common.index(name) if name in common else len(common))
+    docs = field_docs(model)
+    added = [
+        _field_parameter(
+            name, options[name], docs.get(name, ""), ordered, COMMON if name in common else ADVANCED, defaults
+        )
+        for name in ordered
+    ]
+    if unset:
+        added.append(_unset_parameter(ordered))
 
-    def wrap(function: Command) -> Command:
-        own = inspect.signature(function, eval_str=True)
-        ordered = sorted(options, key=lambda name: common.index(name) if name in common else len(common))
-        panels = {name: COMMON if name in common else ADVANCED for name in ordered}
-        docs = field_docs(model)
-        added = [
-            _field_parameter(name, options[name], docs.get(name, ""), ordered, panels[name], defaults)
-            for name in ordered
-        ]
-        if unset:
-            added.append(_unset_parameter(ordered))
+    @functools.wraps(function)
+    def call(run: Any, **given: Any) -> None:
+        fields: dict[str, Any] = {}
+        for name, info in options.items():
+            value = given.pop(f"{_BEFORE}{name}")
+            if value not in (None, []):
+                value = VALUES[name].get(value, value) if name in VALUES else value
+                fields[name] = _value(info.annotation, value, flag(name))
+        for name in _unset(given.pop(_UNSET, None) or (), options):
+            if name in fields:
+                raise OptionError(f"{flag(name)} and --unset {name} cannot be given together")
+            fields[name] = None
+        function(run, **given, fields=fields)
 
-        @functools.wraps(function)
-        def call(run: Any, **given: Any) -> None:
-            fields: dict[str, Any] = {}
-            for name, info in options.items():
-                value = given.pop(f"{_BEFORE}{name}")
-                if value not in (None, []):
-                    value = VALUES[name].get(value, value) if name in VALUES else value
-                    fields[name] = _value(info.annotation, value, flag(name))
-            for name in _unset(given.pop(_UNSET, None) or (), options):
-                if name in fields:
-                    raise OptionError(f"{flag(name)} and --unset {name} cannot be given together")
-                fields[name] = None
-            function(run, **given, fields=fields)
-
-        kept = [parameter for parameter in own.parameters.values() if parameter.name != "fields"]
-        call.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]  # what `command` looks at
-        return call
-
-    return wrap
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    kept = [parameter for parameter in own if parameter.name != "fields"]
+    call.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]  # what `command` looks at
+    return call
 
 
 def flag(name: str) -> str:

@@ -161,14 +161,14 @@ def info(run: Run, bucket: BucketName) -> None:
 
 
 @command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
-@with_fields("buckets.BucketConfig", COMMON_SETTINGS, defaults="")
+@with_fields("kv", COMMON_SETTINGS, creates=True)
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
     _print_bucket(run, create_bucket(run, run.admin.kv, bucket, fields))
 
 
 @command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
-@with_fields("buckets.BucketConfig", COMMON_SETTINGS, without=("storage", "mirror"), unset=True)
+@with_fields("kv", COMMON_SETTINGS, without=("storage", "mirror"), unset=True)
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:

@@ -184,14 +184,14 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 
 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
-@with_fields("buckets.ObjectBucketConfig", COMMON_SETTINGS, defaults="")
+@with_fields("object", COMMON_SETTINGS, creates=True)
 def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
     _print_bucket(run, create_bucket(run, run.admin.objects, bucket, fields))
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
-@with_fields("buckets.ObjectBucketConfig", COMMON_SETTINGS, without=("storage",), unset=True)
+@with_fields("object", COMMON_SETTINGS, without=("storage",), unset=True)
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:

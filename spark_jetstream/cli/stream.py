@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Exit, Option
 
-from spark_jetstream.cli.app import FAILED, Run, command, group
+from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
 from spark_jetstream.cli.arguments import (
     CREATED,
     ConfigFile,
@@ -19,7 +19,6 @@ from spark_jetstream.cli.arguments import (
     change,
     create,
     file_fields,
-    one_of,
     with_fields,
 )
 from spark_jetstream.cli.output import ago, as_data, message_data, server_text, to_the_second
@@ -200,7 +199,7 @@ _COMMON = (
 
 
 @command(streams, "add", example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g")
-@with_fields("streams.StreamConfig", _COMMON, without=("name",), defaults="DEFAULT_STREAM")
+@with_fields("stream", _COMMON, without=("name",), creates=True)
 def add(
     run: Run,
     name: NewName,
@@ -228,7 +227,7 @@ def add(
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
-@with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
+@with_fields("stream", _COMMON, without=("name",), unset=True)
 def edit(
     run: Run,
     stream: StreamName,
@@ -250,7 +249,7 @@ def edit(
 
 
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
-@with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
+@with_fields("stream", _COMMON, without=("name",), unset=True)
 def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
     """Create a stream with the configuration of another one. The messages are not copied.
 
@@ -471,7 +470,7 @@ def backup(
 
 
 @command(streams, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
-@with_fields("streams.StreamConfig", _COMMON, without=("name",), unset=True)
+@with_fields("stream", _COMMON, without=("name",), unset=True)
 def restore(
     run: Run,
     source: Annotated[str, Argument(help="The directory or the .tar file of the backup.")],
