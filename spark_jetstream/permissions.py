@@ -452,7 +452,7 @@ def user_config(
         "  }",
         "}",
     ]
-    return "\n".join(f"{indent}{each}" for each in text)
+    return "\n".join(f"{indent}{line}" for line in text)
 
 
 def _rights(kind: PermissionKind, lines: Sequence[Permission], notes: bool) -> Iterator[str]:

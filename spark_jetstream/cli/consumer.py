@@ -307,7 +307,7 @@ def reset(
     """
     what = f"consumer {consumer} of stream {stream}"
     info = run.admin.consumers.load(stream, consumer)
-    to = "behind what is acknowledged" if sequence is None else f"to sequence {sequence:,}"
+    to = "after what is acknowledged" if sequence is None else f"to sequence {sequence:,}"
     last = info.delivered.stream_seq
     question = f"Set {what} {to}? The last message that it delivered is {last:,}." if last else f"Set {what} {to}?"
     run.out.confirm(question, force=force)

@@ -179,8 +179,8 @@ def argument(parameter: Any) -> str:
 
 def usage(command: Any) -> str:
     """Return the arguments of a command, those in brackets that may be left out, and a word for its options."""
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    parts = [argument(each) if each.required else f"[{argument(each)}]" for each in arguments]
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    parts = [argument(given) if given.required else f"[{argument(given)}]" for given in arguments]
     return " ".join([*parts, "[OPTIONS]"])
 
 

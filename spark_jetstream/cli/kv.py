@@ -100,7 +100,7 @@ Filters = Annotated[
     list[str] | None, Argument(help="Only keys that match one of these; * is one token, > is the rest.")
 ]
 Value = Annotated[
-    str, Argument(help="The value; - for what standard input holds. Behind --, if it begins with a dash.")
+    str, Argument(help="The value; - for what standard input holds. Put it after --, if it begins with a dash.")
 ]
 OnlyAfter = Annotated[int | None, Option("--revision", min=1, help="Only if this is the key's latest revision.")]
 

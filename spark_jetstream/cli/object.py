@@ -113,8 +113,8 @@ def _pairs(given: list[str] | None, separator: str, option: str, form: str) -> l
         return None
     pairs = []
     for text in filter(None, given):
-        name, found, value = text.partition(separator)
-        if not found or not name.strip():
+        name, middle, value = text.partition(separator)
+        if not middle or not name.strip():
             raise BadParameter(f"{text} is no {form}", param_hint=option)
         pairs.append((name, value))
     return pairs
@@ -239,7 +239,7 @@ def get(
             "--output",
             "-O",
             metavar="FILE",
-            help="Where to write it; - for standard output. Without it, a file named like what is behind the last /.",
+            help="Where to write it; - for standard output. Without it, a file named like what is after the last /.",
         ),
     ] = None,
     force: Force = False,

@@ -92,10 +92,10 @@ def publish(
         return fill(text, what) if templates else text
 
     headers = []
-    for each in header or ():
-        name, colon, value = each.partition(":")
+    for text in header or ():
+        name, colon, value = text.partition(":")
         if not colon:
-            raise BadParameter(f"--header {each} is no NAME:VALUE")
+            raise BadParameter(f"--header {text} is no NAME:VALUE")
         check_header(name.strip(), value.strip())
         headers.append((name.strip(), filled(_octets(value.strip()), f"header {name.strip()}")))
     where = filled(_octets(subject), "the subject")
@@ -105,8 +105,9 @@ def publish(
     if send_on == "newline":
         payloads = _lines(lambda line, number: _at(filled(line, f"line {number}"), number))
     else:
-        text = sys.stdin.buffer.read() if data == "-" else _octets(data)
-        payloads = _copies(filled(text, "the data"), count, max(1, min(_PORTION, _PORTION_BYTES // (len(text) + 1))))
+        whole = sys.stdin.buffer.read() if data == "-" else _octets(data)
+        portion = max(1, min(_PORTION, _PORTION_BYTES // (len(whole) + 1)))
+        payloads = _copies(filled(whole, "the data"), count, portion)
     with run.out.progress("publishing", in_bytes=False) as tell:
         totals = _publish(run, where, headers, payloads, lambda done: tell(done, count))
     _show(run, totals)
@@ -134,13 +135,13 @@ def fill(text: bytes, what: str) -> Fill | bytes:
 
 def _function(template: str, what: str) -> Callable[[int], object]:
     name, *arguments = template.split() or [""]
-    if name == "Random" and len(arguments) == 2 and all(each.isdecimal() for each in arguments):
+    if name == "Random" and len(arguments) == 2 and all(map(str.isdecimal, arguments)):
         least, most = map(int, arguments)
         if least <= most:
             return lambda _: "".join(random.choices(_LETTERS, k=random.randint(least, most)))
     elif name.removeprefix(".") in _FUNCTIONS and not arguments:
         return _FUNCTIONS[name.removeprefix(".")]
-    known = ", ".join(each for each in _FUNCTIONS if each != "Cnt")
+    known = ", ".join(function for function in _FUNCTIONS if function != "Cnt")
     raise BadParameter(
         f"{what}: there is no template {{{{{template}}}}}, only {known} and Random MIN MAX; or use --no-templates"
     )
@@ -207,8 +208,8 @@ def _publish(
             numbers = range(first, first + len(data))
             first += len(data)
             subjects = column(subject, numbers)
-            for each in subjects.unique().to_pylist():
-                publish_subject(each.decode("utf-8", "surrogateescape"))
+            for octets in subjects.unique().to_pylist():
+                publish_subject(octets.decode("utf-8", "surrogateescape"))
             rows = Rows(
                 np.array(numbers, np.int64), subjects, pa.array(data, pa.binary()), column(lines, numbers), None
             )

@@ -32,9 +32,9 @@ class _Ended(BaseException):
     """Somebody ended the command."""
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    for each in _SIGNALS:  # a second one must not disturb the end
-        signal.signal(each, signal.SIG_IGN)
+def _end(_: int, frame: FrameType | None) -> None:
+    for number in _SIGNALS:  # a second one must not disturb the end
+        signal.signal(number, signal.SIG_IGN)
     raise _Ended
 
 
@@ -63,7 +63,7 @@ def serve(
     keep = None if store_dir is None else store_dir.expanduser().absolute()
     first = port or None
     service = NatsServer(port=first, store_dir=keep) if nodes == 1 else NatsCluster(nodes, port=first, store_dir=keep)
-    before = [signal.signal(each, _end) for each in _SIGNALS]
+    before = [signal.signal(number, _end) for number in _SIGNALS]
     try:
         with service:
             data = {"url": service.url, "store_dir": None if keep is None else str(keep)}
@@ -76,17 +76,17 @@ def serve(
     except ServerStartError as error:
         first_line, *log = str(error).splitlines()
         taken = _TAKEN.search(str(error))
-        said = f"{taken[1]} is in use: choose other ports with --port, 0 for free ones" if taken else first_line
+        problem = f"{taken[1]} is in use: choose other ports with --port, 0 for free ones" if taken else first_line
         # The last line of the log is what made it end.
-        raise ServerStartError(said if taken or not log else f"{said}: {log[-1].strip()}") from error
+        raise ServerStartError(problem if taken or not log else f"{problem}: {log[-1].strip()}") from error
     finally:
-        for each, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(each, handler)
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _wait(servers: Sequence[NatsServer]) -> None:
     """Wait until a signal comes. Raises `JetStreamError` when a server ends by itself."""
-    while all(each.running for each in servers):
+    while all(server.running for server in servers):
         time.sleep(_LOOK)
-    ended = next(each for each in servers if not each.running)
+    ended = next(server for server in servers if not server.running)
     raise JetStreamError(f"{ended.url} has ended: {' '.join(ended.log.splitlines()[-_LAST_WORDS:])}")

@@ -117,7 +117,7 @@ def follow(query: StreamingQuery, tell: Tell) -> Batches:
     while not query.awaitTermination(1):
         tell(sum(progress.numInputRows for progress in query.recentProgress))
     done = [progress for progress in query.recentProgress if progress.numInputRows]
-    batches = Batches([each.numInputRows for each in done], [each.batchDuration / 1000 for each in done])
+    batches = Batches([batch.numInputRows for batch in done], [batch.batchDuration / 1000 for batch in done])
     tell(batches.total_rows)
     return batches
 

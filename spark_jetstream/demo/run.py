@@ -82,12 +82,12 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     if picture is not None:
         consoles.append(Console(record=True, file=io.StringIO(), width=_PICTURE_WIDTH))
-    for each in consoles:
-        if not as_json or each is not console:
-            report(each, load, result, airline_names())
-            report_back(each, batches, stored)
-        _verdict(each, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
-        _verdict(each, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
+    for shown in consoles:
+        if not as_json or shown is not console:
+            report(shown, load, result, airline_names())
+            report_back(shown, batches, stored)
+        _verdict(shown, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
+        _verdict(shown, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
     if picture is not None:
         picture.write_text(_svg(consoles[-1]), encoding="utf-8")
     if problems or late_problems:

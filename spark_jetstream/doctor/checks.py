@@ -19,12 +19,12 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.doctor.permissions import WRITING, Job, check_permissions
 from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.servers import (
+    ServerProbe,
     check_account,
     check_clock,
     check_connection,
     check_login,
     compare_servers,
-    probe_server,
 )
 from spark_jetstream.doctor.spark import check_driver, check_extras, check_java, check_spark, check_workers, this_python
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound, brief
@@ -113,7 +113,7 @@ class Examination:
         yield from check_extras(options)
 
     def _servers(self, options: ConnectionOptions) -> Iterator[Finding]:
-        probes = [probe_server(url, options) for url in options.servers]
+        probes = [ServerProbe(url, options) for url in options.servers]
         self._any_server = any(probe.info is not None for probe in probes)
         for probe in probes:
             # If only some of the servers are unreachable, that is a warning.
@@ -261,45 +261,45 @@ def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
         if peer.offline:
             yield warning("replicas", f"{peer.name} is away", "start it: without one more the stream may stop")
         elif not peer.current:
-            said = f"{peer.name} is {peer.lag:,} operations behind"
-            yield warning("replicas", said, "wait; if it stays so, look into its log")
+            text = f"{peer.name} is {peer.lag:,} operations behind"
+            yield warning("replicas", text, "wait; if it stays so, look into its log")
     if all(peer.current and not peer.offline for peer in cluster.replicas):
         yield ok("replicas", f"led by {cluster.leader}, {len(cluster.replicas)} more with all there is")
 
 
 def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
-    said = f"of {origin.name}, {counted(origin.lag, 'message')} behind"
+    text = f"of {origin.name}, {counted(origin.lag, 'message')} behind"
     if origin.error is not None and origin.error.description:
         advice = f"mend what the error names, in the configuration of the stream or of {origin.name}"
-        return failed(kind, f"{said}: {brief(origin.error.description)}", advice)
+        return failed(kind, f"{text}: {brief(origin.error.description)}", advice)
     if origin.active < 0 or origin.active > _QUIET:
         heard = "never" if origin.active < 0 else f"for {origin.active / 1e9:,.0f} s not"
-        return warning(kind, f"{said}; {origin.name} was {heard} heard of", "is its server there, and the link up?")
+        return warning(kind, f"{text}; {origin.name} was {heard} heard of", "is its server there, and the link up?")
     if origin.lag > _MAX_LAG:
-        return warning(kind, said, "wait; if it grows, the link or the servers are too slow")
-    return ok(kind, said)
+        return warning(kind, text, "wait; if it grows, the link or the servers are too slow")
+    return ok(kind, text)
 
 
 def _check_retention(info: StreamInfo, purposes: frozenset[str], account: AccountInfo | None) -> Iterator[Finding]:
     config, check = info.config, "retention"
     queue, direct = config.retention == "workqueue", "direct" in purposes
     if queue and not {"durable", "direct"} & purposes:
-        said = "a work queue is read with option durable, or by a batch with readWith=direct"
-        yield failed(check, said, "set option durable for a query, or readWith to direct for a batch")
+        text = "a work queue is read with option durable, or by a batch with readWith=direct"
+        yield failed(check, text, "set option durable for a streaming query, or readWith to direct for a batch")
     elif config.retention == "interest" and "durable" not in purposes:
-        said = "nothing holds messages for a query: what all consumers have acknowledged is gone"
-        yield warning(check, said, "set option durable")
+        text = "nothing holds messages for a streaming query: what all consumers have acknowledged is gone"
+        yield warning(check, text, "set option durable")
     else:
         yield ok(check, f"{config.retention} suits {', '.join(sorted(_READING & purposes))}")
     if queue and "durable" in purposes and config.deny_purge:
-        said = "deny_purge is set, and committing removes messages of a work queue by purging"
-        yield failed("deny_purge", said, "make the stream without deny_purge; it cannot be taken back")
+        text = "deny_purge is set, and committing removes messages of a work queue by purging"
+        yield failed("deny_purge", text, "make the stream without deny_purge; it cannot be taken back")
     if (direct or (queue and "durable" in purposes)) and not config.allow_direct:
         why = "readWith=direct needs it" if direct else "a work queue is read by direct gets"
         yield failed("allow_direct", f"is not set: {why}", "set the stream's allow_direct to true")
     elif direct and account is not None and account.api.level == 0:
-        said = "readWith=direct needs nats-server 2.11"
-        yield failed("direct gets", said, "upgrade the server, or set readWith to consumer")
+        text = "readWith=direct needs nats-server 2.11"
+        yield failed("direct gets", text, "upgrade the server, or set readWith to consumer")
 
 
 def _check_consumers(info: StreamInfo, purposes: frozenset[str], account: AccountInfo | None) -> Iterator[Finding]:
@@ -314,14 +314,14 @@ def _check_consumers(info: StreamInfo, purposes: frozenset[str], account: Accoun
         yield ok("consumers", f"{used:,}, no limit")
         return
     most = min(limits)
-    said = f"{used:,} of {most:,} (max_consumers)"
+    text = f"{used:,} of {most:,} (max_consumers)"
     advice = "remove unused consumers, raise the stream's max_consumers, or set readWith to direct"
     if used >= most:
-        yield failed("consumers", f"{said}: none is left, and each task needs one", advice)
+        yield failed("consumers", f"{text}: none is left, and each task needs one", advice)
     elif used > most * _FULL:
-        yield warning("consumers", f"{said}: each task needs one", advice)
+        yield warning("consumers", f"{text}: each task needs one", advice)
     else:
-        yield ok("consumers", said)
+        yield ok("consumers", text)
 
 
 def _check_writable(info: StreamInfo, subject: str | None) -> Iterator[Finding]:
@@ -333,11 +333,11 @@ def _check_writable(info: StreamInfo, subject: str | None) -> Iterator[Finding]:
     elif config.no_ack:
         yield failed("writing", "has no_ack set: it does not acknowledge rows", "set no_ack to false")
     elif subject is not None and not subject_pattern(config.subjects).fullmatch(subject):
-        said = f"{name} does not capture {subject} (its subjects: {', '.join(config.subjects)})"
-        yield failed("writing", said, f"correct option subject, or add {subject} to the stream's subjects")
+        text = f"{name} does not capture {subject} (its subjects: {', '.join(config.subjects)})"
+        yield failed("writing", text, f"correct option subject, or add {subject} to the stream's subjects")
     elif config.persist_mode == "async":
-        said = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
-        yield warning("writing", said, "write to a stream without it: a server cannot change it")
+        text = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
+        yield warning("writing", text, "write to a stream without it: a server cannot change it")
     else:
         yield ok("writing", f"takes {subject or ', '.join(config.subjects)}")
 
@@ -353,22 +353,22 @@ def _check_room(info: StreamInfo) -> Iterator[Finding]:
         if most <= 0 or used <= most * _FULL:
             continue
         status = failed if used >= most else warning
-        said = f"{used:,} of {most:,} {name} are used, and discard is new: a full stream refuses rows"
-        yield status("room", said, f"purge the stream, raise {name}, or set discard to old")
+        text = f"{used:,} of {most:,} {name} are used, and discard is new: a full stream refuses rows"
+        yield status("room", text, f"purge the stream, raise {name}, or set discard to old")
 
 
 def _check_duplicates(info: StreamInfo, purposes: frozenset[str], options: ConnectionOptions) -> Iterator[Finding]:
     if "exactly-once" in purposes:
         config = info.config
         if config.retention != "limits" or config.max_msgs_per_subject > 0 or config.persist_mode == "async":
-            said = "exactly-once needs limits retention, no max_msgs_per_subject, and another persist_mode than async"
-            yield failed("delivery", said, "set option delivery to deduplicated, or write to another stream")
+            text = "exactly-once needs limits retention, no max_msgs_per_subject, and another persist_mode than async"
+            yield failed("delivery", text, "set option delivery to deduplicated, or write to another stream")
         return
     window = info.config.duplicate_window / 1e9
-    said = f"message ids are remembered for {window:g} s (duplicate_window)"
+    text = f"message ids are remembered for {window:g} s (duplicate_window)"
     if window < options.retry_timeout:
-        said += f", a row is sent again for up to {options.retry_timeout:g} s (retryTimeout): it may be stored twice"
+        text += f", a row is sent again for up to {options.retry_timeout:g} s (retryTimeout): it may be stored twice"
         advice = "raise the stream's duplicate_window, lower retryTimeout, or set delivery to exactly-once"
-        yield warning("delivery", said, advice)
+        yield warning("delivery", text, advice)
     else:
-        yield ok("delivery", said)
+        yield ok("delivery", text)

@@ -133,7 +133,7 @@ class Subjects(Model):
 
 
 class Rights(Model):
-    """What a user may do. An entry for one queue group alone has that behind a blank."""
+    """What a user may do. An entry for one queue group alone has a blank and the group after the subject."""
 
     publish: Subjects = Subjects()
     subscribe: Subjects = Subjects()
@@ -200,16 +200,16 @@ def _compare(line: Permission, subject: str, granted: Subjects) -> Finding:
     """Return whether ``granted`` includes a permission, whose subject at the server is ``subject``."""
     # An inbox, and the replies to requests, have two tokens after the prefix.
     used = subject.removesuffix(">") + "*.*" if line.kind == "subscribe" else subject
-    allowed = not granted.allow or any(covers(each, used) for each in granted.allow)
-    denials = [each for each in granted.deny if " " not in each and subjects_overlap(each, used)]
+    allowed = not granted.allow or any(covers(filter_, used) for filter_ in granted.allow)
+    denials = [filter_ for filter_ in granted.deny if " " not in filter_ and subjects_overlap(filter_, used)]
     if allowed and not denials:
         return ok(line.subject, line.why)
-    in_part = allowed and not any(covers(each, used) for each in denials)
-    said = f"{'denied in part' if in_part else 'denied'}: {line.why}"
+    in_part = allowed and not any(covers(filter_, used) for filter_ in denials)
+    text = f"{'denied in part' if in_part else 'denied'}: {line.why}"
     advice = f"do not deny {', '.join(denials)}" if allowed else f'allow it: {line.kind} {{ allow: ["{subject}"] }}'
     if line.without:
         case = f" ({line.when})" if line.when else ""
-        return warning(line.subject, f"{said}{case}; without it {line.without}", advice)
+        return warning(line.subject, f"{text}{case}; without it {line.without}", advice)
     if line.when:
-        return warning(line.subject, f"{said}, only needed for: {line.when}", advice)
-    return (warning if in_part else failed)(line.subject, said, advice)
+        return warning(line.subject, f"{text}, only needed for: {line.when}", advice)
+    return (warning if in_part else failed)(line.subject, text, advice)

@@ -32,24 +32,24 @@ class Finding:
             object.__setattr__(self, name, brief(getattr(self, name), LONGEST_MESSAGE))
 
 
-def ok(check: str, said: str) -> Finding:
+def ok(check: str, text: str) -> Finding:
     """Return the finding of a check that passed."""
-    return Finding(check, "ok", said)
+    return Finding(check, "ok", text)
 
 
-def warning(check: str, said: str, what_to_do: str) -> Finding:
+def warning(check: str, text: str, what_to_do: str) -> Finding:
     """Return the finding of something that works now, but badly or not for long."""
-    return Finding(check, "warning", said, what_to_do)
+    return Finding(check, "warning", text, what_to_do)
 
 
-def failed(check: str, said: str, what_to_do: str) -> Finding:
+def failed(check: str, text: str, what_to_do: str) -> Finding:
     """Return the finding of something that does not work."""
-    return Finding(check, "failed", said, what_to_do)
+    return Finding(check, "failed", text, what_to_do)
 
 
-def unknown(check: str, said: str, what_to_do: str = "") -> Finding:
+def unknown(check: str, text: str, what_to_do: str = "") -> Finding:
     """Return the finding of a check that was not possible."""
-    return Finding(check, "unknown", said, what_to_do)
+    return Finding(check, "unknown", text, what_to_do)
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ import ssl
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,100 +52,121 @@ _FEATURES = (
 """API level -> what a server with a lower one cannot do."""
 
 
-@dataclass(frozen=True)
-class ServerProbe:
-    """The findings about one server. ``info`` is its INFO, empty for WebSocket, None if it was not reached."""
-
-    url: str
-    findings: tuple[Finding, ...]
-    info: dict[str, Any] | None
-
-
 class _ProbeError(Exception):
     """Ends the probe of a server with a failed check."""
 
-    def __init__(self, check: str, said: str, what_to_do: str) -> None:
-        super().__init__(said)
-        self.finding = failed(check, said, what_to_do)
+    def __init__(self, check: str, text: str, what_to_do: str) -> None:
+        super().__init__(text)
+        self.finding = failed(check, text, what_to_do)
 
 
-def probe_server(url: str, options: ConnectionOptions) -> ServerProbe:
-    """Connect to one server without logging in, to find the step that fails. Each takes at most `connectTimeout`."""
-    findings: list[Finding] = []
-    info: dict[str, Any] | None = None
-    try:
-        tls = connect_arguments(options).get("tls") or ssl.create_default_context()
-        with _open(url, options.connect_timeout, findings) as wire:
-            info = _read_greeting(url, options, wire, tls, findings)
-    except OptionError as error:
-        said = f"cannot be reached with option {error.option} as it is"
-        findings.append(unknown("tls", said, "see the options above"))
-    except _ProbeError as error:
-        findings.append(error.finding)
-    return ServerProbe(url, tuple(findings), info)
+class ServerProbe:
+    """Connects to one server without logging in, to find the step that fails. Each takes at most `connectTimeout`."""
 
+    def __init__(self, url: str, options: ConnectionOptions) -> None:
+        parts = urlsplit(url)
+        self.url = url
+        self._scheme, self._host, self._port = parts.scheme, str(parts.hostname), parts.port or _PORTS[parts.scheme]
+        self._options = options
+        self.findings: list[Finding] = []
+        """What the steps have shown; the last one failed if ``info`` is None."""
+        self.info: dict[str, Any] | None = None
+        """The server's INFO, empty for WebSocket, None if it was not reached."""
+        try:
+            self._tls = connect_arguments(options).get("tls") or ssl.create_default_context()
+            with self._open() as wire:
+                self.info = self._read_greeting(wire)
+        except OptionError as error:
+            text = f"cannot be reached with option {error.option} as it is"
+            self.findings.append(unknown("tls", text, "see the options above"))
+        except _ProbeError as error:
+            self.findings.append(error.finding)
 
-def _open(url: str, timeout: float, findings: list[Finding]) -> socket.socket:
-    parts = urlsplit(url)
-    host, port = str(parts.hostname), parts.port or _PORTS[parts.scheme]
-    try:
-        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        said = f"{host} has no address: {(error.strerror or str(error)).lower()}"
-        raise _ProbeError("name", said, "correct option servers, or the DNS of this machine") from None
-    addresses = sorted({str(entry[4][0]) for entry in resolved})
-    if addresses != [host]:
-        findings.append(ok("name", f"{host} is {', '.join(addresses)}"))
-    try:
-        wire = socket.create_connection((host, port), timeout)
-    except OSError as error:
-        why = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
-        said = f"port {port} of {host} cannot be reached: {why}"
-        advice = "start the server, open the port in the firewall, or correct option servers"
-        raise _ProbeError("port", said, advice) from None
-    findings.append(ok("port", f"{port} is open"))
-    return wire
+    def _open(self) -> socket.socket:
+        host, port = self._host, self._port
+        try:
+            resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            text = f"{host} has no address: {_reason(error)}"
+            raise _ProbeError("name", text, "correct option servers, or the DNS of this machine") from None
+        addresses = sorted({str(entry[4][0]) for entry in resolved})
+        if addresses != [host]:
+            self.findings.append(ok("name", f"{host} is {', '.join(addresses)}"))
+        try:
+            wire = socket.create_connection((host, port), self._options.connect_timeout)
+        except OSError as error:
+            why = "no answer" if isinstance(error, TimeoutError) else _reason(error)
+            advice = "start the server, open the port in the firewall, or correct option servers"
+            raise _ProbeError("port", f"port {port} of {host} cannot be reached: {why}", advice) from None
+        self.findings.append(ok("port", f"{port} is open"))
+        return wire
 
-
-def _read_greeting(
-    url: str, options: ConnectionOptions, wire: socket.socket, tls: ssl.SSLContext, findings: list[Finding]
-) -> dict[str, Any] | None:
-    scheme = urlsplit(url).scheme
-    if scheme in {"ws", "wss"}:
-        if scheme == "wss":
-            with _start_tls(url, options, wire, tls) as secured:
-                findings += _check_certificate(secured)
-        findings.append(ok("server", "listens for WebSocket clients; what it is, logging in says"))
-        return {}
-    if options.tls_handshake_first:
-        with _start_tls(url, options, wire, tls) as secured:
-            info = _read_info(secured)
-            findings += [*_check_info(info), *_check_certificate(secured)]
+    def _read_greeting(self, wire: socket.socket) -> dict[str, Any]:
+        options = self._options
+        if self._scheme in {"ws", "wss"}:
+            if self._scheme == "wss":
+                self._check_tls(wire)
+            self.findings.append(ok("server", "listens for WebSocket clients; what it is, logging in says"))
+            return {}
+        if options.tls_handshake_first:
+            with self._start_tls(wire) as secured:
+                info = _read_info(secured)
+                self.findings += [*_check_info(info), *_check_certificate(secured)]
+            return info
+        info = _read_info(wire)
+        self.findings += _check_info(info)
+        if info.get("tls_required") or (info.get("tls_available") and options.requires_tls):
+            if info.get("tls_verify") and not _CLIENT_CERTIFICATE & options.given():
+                text = "the server asks for the certificate of the client"
+                raise _ProbeError("tls", text, "set options tlsCertFile and tlsKeyFile")
+            self._check_tls(wire)
+        elif options.requires_tls:
+            text = "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
+            raise _ProbeError("tls", text, "configure tls on the server, or use nats:// without tls options")
+        else:
+            self.findings.append(self._plain(info))
         return info
-    info = _read_info(wire)
-    findings += _check_info(info)
-    wanted = options.requires_tls
-    if info.get("tls_required") or (info.get("tls_available") and wanted):
-        if info.get("tls_verify") and not _CLIENT_CERTIFICATE & options.given():
-            said = "the server asks for the certificate of the client"
-            raise _ProbeError("tls", said, "set options tlsCertFile and tlsKeyFile")
-        with _start_tls(url, options, wire, tls) as secured:
-            findings += _check_certificate(secured)
-    elif wanted:
-        said = "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
-        raise _ProbeError("tls", said, "configure tls on the server, or use nats:// without tls options")
-    else:
-        findings.append(_plain(url, options, info))
-    return info
+
+    def _plain(self, info: dict[str, Any]) -> Finding:
+        offered = "offered, and not used" if info.get("tls_available") else "not offered"
+        secret = {"password", "token"} & self._options.given()
+        if secret and not (self._host in ("localhost", "::1") or self._host.startswith("127.")):
+            text = f"{offered}: option {min(secret)} crosses the network as it is"
+            return warning("tls", text, "configure tls on the server, and use tls:// in option servers")
+        return ok("tls", offered)
+
+    def _check_tls(self, wire: socket.socket) -> None:
+        with self._start_tls(wire) as secured:
+            self.findings += _check_certificate(secured)
+
+    def _start_tls(self, wire: socket.socket) -> ssl.SSLSocket:
+        """Begin TLS as the connector does."""
+        host = self._options.tls_hostname or self._host
+        try:
+            return self._tls.wrap_socket(wire, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            text = f"the certificate is not trusted: {mistrust(error, self._options)}"
+            name = host if self._options.tls_hostname is None else "that name"
+            other_name = f"put {name} into the certificate, or the certificate's name into option tlsHostname"
+            advice = {
+                _EXPIRED: "renew the certificate of the server",
+                _NOT_YET: "set the clock of this machine, or wait",
+                _OTHER_NAME: other_name,
+                _OTHER_ADDRESS: other_name,
+            }.get(error.verify_code, "set option tlsCaFile (or tlsCaPem) to the authority that signed it")
+        except TimeoutError:
+            text = "nothing came back when TLS began"
+            advice = "if the server wants to say hello first, leave option tlsHandshakeFirst out"
+        except OSError as error:
+            why = getattr(error, "reason", None) or error.strerror or str(error)
+            text = f"the handshake failed: {str(why).replace('_', ' ').lower()}"
+            first = "TLS first on both sides or on none (option tlsHandshakeFirst)"
+            advice = f"is TLS configured on the server, and {first}?"
+        raise _ProbeError("tls", text, advice)
 
 
-def _plain(url: str, options: ConnectionOptions, info: dict[str, Any]) -> Finding:
-    offered = "offered, and not used" if info.get("tls_available") else "not offered"
-    secret, host = {"password", "token"} & options.given(), str(urlsplit(url).hostname)
-    if secret and not (host in ("localhost", "::1") or host.startswith("127.")):
-        said = f"{offered}: option {min(secret)} crosses the network as it is"
-        return warning("tls", said, "configure tls on the server, and use tls:// in option servers")
-    return ok("tls", offered)
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _read_info(wire: socket.socket) -> dict[str, Any]:
@@ -162,8 +182,7 @@ def _read_info(wire: socket.socket) -> dict[str, Any]:
         advice = "set option tlsHandshakeFirst to true if the server wants TLS first, or correct the port"
         raise _ProbeError("server", "says nothing: no NATS server, or one with TLS first", advice) from None
     except OSError as error:
-        said = f"breaks the connection: {(error.strerror or str(error)).lower()}"
-        raise _ProbeError("server", said, "look into its log") from None
+        raise _ProbeError("server", f"breaks the connection: {_reason(error)}", "look into its log") from None
     line = data.partition(b"\r\n")[0]
     advice = "correct the port in option servers (4222 is that of clients, 8222 that of monitoring)"
     if not line.startswith(b"INFO "):
@@ -182,41 +201,16 @@ def _check_info(info: dict[str, Any]) -> Iterator[Finding]:
     named = info.get("server_name", "") not in ("", info.get("server_id"))
     name = f" {brief(str(info['server_name']))}" if named else ""
     cluster = f", cluster {brief(str(info['cluster']))}" if info.get("cluster") else ""
-    said = f"nats-server {version}{name}{cluster}, max_payload {info['max_payload']:,}"
+    text = f"nats-server {version}{name}{cluster}, max_payload {info['max_payload']:,}"
     if version_of(version) < OLDEST:
-        yield failed("server", said, "upgrade to nats-server 2.10 or newer: older ones lack what the connector uses")
+        yield failed("server", text, "upgrade to nats-server 2.10 or newer: older ones lack what the connector uses")
     elif info.get("ldm"):
-        yield warning("server", f"{said}; it is shutting down (lame duck)", "wait for it, or use another server")
+        yield warning("server", f"{text}; it is shutting down (lame duck)", "wait for it, or use another server")
     else:
-        yield ok("server", said)
+        yield ok("server", text)
     if not info.get("jetstream"):
         advice = "enable jetstream in its configuration, unless other servers of its cluster have it"
         yield warning("jetstream", "this server has none itself", advice)
-
-
-def _start_tls(url: str, options: ConnectionOptions, wire: socket.socket, tls: ssl.SSLContext) -> ssl.SSLSocket:
-    """Begin TLS as the connector does."""
-    host = options.tls_hostname or str(urlsplit(url).hostname)
-    try:
-        return tls.wrap_socket(wire, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        said = f"the certificate is not trusted: {mistrust(error, options)}"
-        name = host if options.tls_hostname is None else "that name"
-        other_name = f"put {name} into the certificate, or the certificate's name into option tlsHostname"
-        advice = {
-            _EXPIRED: "renew the certificate of the server",
-            _NOT_YET: "set the clock of this machine, or wait",
-            _OTHER_NAME: other_name,
-            _OTHER_ADDRESS: other_name,
-        }.get(error.verify_code, "set option tlsCaFile (or tlsCaPem) to the authority that signed it")
-    except TimeoutError:
-        said = "nothing came back when TLS began"
-        advice = "if the server wants to say hello first, leave option tlsHandshakeFirst out"
-    except OSError as error:
-        why = getattr(error, "reason", None) or error.strerror or str(error)
-        said = f"the handshake failed: {str(why).replace('_', ' ').lower()}"
-        advice = "is TLS configured on the server, and TLS first on both sides or on none (option tlsHandshakeFirst)?"
-    raise _ProbeError("tls", said, advice)
 
 
 def _check_certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:
@@ -226,11 +220,11 @@ def _check_certificate(secured: ssl.SSLSocket) -> Iterator[Finding]:
     end = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     days = (end - datetime.datetime.now(datetime.timezone.utc)).days
     names = ", ".join(str(name) for _, name in certificate.get("subjectAltName", ()))
-    said = f"{secured.version()}, the certificate is trusted, for {names or 'no names'}, until {end:%Y-%m-%d}"
+    text = f"{secured.version()}, the certificate is trusted, for {names or 'no names'}, until {end:%Y-%m-%d}"
     if days < _EXPIRES_SOON:
-        yield warning("tls", f"{said}: {days} days", "renew the certificate of the server")
+        yield warning("tls", f"{text}: {days} days", "renew the certificate of the server")
     else:
-        yield ok("tls", said)
+        yield ok("tls", text)
 
 
 def compare_servers(probes: Sequence[ServerProbe]) -> Iterator[Finding]:
@@ -239,8 +233,8 @@ def compare_servers(probes: Sequence[ServerProbe]) -> Iterator[Finding]:
     for name, what in (("cluster", "clusters"), ("max_payload", "values of max_payload")):
         values = {brief(str(info.get(name, ""))) for info in reached}
         if len(values) > 1:
-            said = f"the servers have different {what}: {', '.join(sorted(value or 'none' for value in values))}"
-            yield warning(name, said, "name servers of one cluster in option servers, configured alike")
+            text = f"the servers have different {what}: {', '.join(sorted(value or 'none' for value in values))}"
+            yield warning(name, text, "name servers of one cluster in option servers, configured alike")
 
 
 def check_login(options: ConnectionOptions) -> Finding:
@@ -265,11 +259,11 @@ def check_connection(connection: Connection) -> Iterator[Finding]:
         connection.check(connection.options.request_timeout)
         seconds.append(time.monotonic() - began)
     median = statistics.median(seconds)
-    said = f"{median * 1000:.1f} ms (median of {_ROUNDS})"
+    text = f"{median * 1000:.1f} ms (median of {_ROUNDS})"
     if median > _SLOW:
-        yield warning("round trip", said, "run Spark nearer to the servers, or raise fetchBatch and maxInFlight")
+        yield warning("round trip", text, "run Spark nearer to the servers, or raise fetchBatch and maxInFlight")
     else:
-        yield ok("round trip", said)
+        yield ok("round trip", text)
     yield from _check_user(connection)
 
 
@@ -303,8 +297,8 @@ def check_clock(server: int, before: int, after: int) -> Finding:
     if off < _CLOCK_TOLERANCE:
         return ok("clock", "agrees with the server's")
     ahead = "behind" if server > after else "ahead of"
-    said = f"this machine is {off:,.0f} s {ahead} the server"
-    return warning("clock", said, "set both by NTP: startingTimestamp and endingTimestamp mean the server's clock")
+    text = f"this machine is {off:,.0f} s {ahead} the server"
+    return warning("clock", text, "set both by NTP: startingTimestamp and endingTimestamp mean the server's clock")
 
 
 def check_account(admin: JetStreamAdmin) -> Iterator[Finding]:
@@ -320,9 +314,9 @@ def check_account(admin: JetStreamAdmin) -> Iterator[Finding]:
         return
     except NoResponders:
         named = [name for name in ("domain", "apiPrefix") if name in options.given()]
-        said = f"nobody answers at {options.api_prefix_resolved}.INFO"
+        text = f"nobody answers at {options.api_prefix_resolved}.INFO"
         advice = f"correct option {named[0]}" if named else "enable jetstream on the server, or set domain or apiPrefix"
-        yield failed("jetstream", said, advice)
+        yield failed("jetstream", text, advice)
         return
     except JetStreamError as error:
         yield failed("jetstream", str(error), "is a leader being elected? try again; then look into the server's log")
@@ -343,20 +337,20 @@ def _limits(info: AccountInfo) -> list[Finding]:
         }
         for what, (amount, most) in used.items():
             if most > 0 and amount > most * _FULL:
-                said = f"{amount:,} of {most:,} {what}{f' of {name}' if name else ''} are used or reserved"
+                text = f"{amount:,} of {most:,} {what}{f' of {name}' if name else ''} are used or reserved"
                 advice = "remove what is not needed, or raise the limits of the account"
-                full.append(warning("limits", said, advice))
+                full.append(warning("limits", text, advice))
     return full or [ok("limits", "less than 90 % of each is used")]
 
 
 def _level(info: AccountInfo) -> Finding:
     level = info.api.level
-    said = f"level {level} (nats-server {since(level)})"
+    text = f"level {level} (nats-server {since(level)})"
     lacking = [(needed, what) for needed, what in _FEATURES if level < needed]
     if not lacking:
-        return ok("api", f"{said}: all options work")
+        return ok("api", f"{text}: all options work")
     features = "; ".join(f"{what}: {LEVELS[needed]}" for needed, what in lacking)
     if level < 1:
         advice = f"upgrade to nats-server {LEVELS[lacking[-1][0]]}, or leave these options out"
-        return warning("api", f"{said} lacks {features}", advice)
-    return ok("api", f"{said}; newer servers have {features}")
+        return warning("api", f"{text} lacks {features}", advice)
+    return ok("api", f"{text}; newer servers have {features}")

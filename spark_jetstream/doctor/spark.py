@@ -64,8 +64,8 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
     elif version < MINIMUM_VERSION:
         yield failed(check, f"{where} is Java {version}, and Spark 4 needs {MINIMUM_VERSION} or newer", advice)
     elif version > NEWEST_FOR_ALL_SPARKS and pyspark is not None and version_of(pyspark) < _ALL_JAVAS:
-        said = f"{where} is Java {version}, on which Spark {pyspark} does not start"
-        yield failed(check, said, f"use Java {MINIMUM_VERSION} to {NEWEST_FOR_ALL_SPARKS}, or Spark 4.2")
+        text = f"{where} is Java {version}, on which Spark {pyspark} does not start"
+        yield failed(check, text, f"use Java {MINIMUM_VERSION} to {NEWEST_FOR_ALL_SPARKS}, or Spark 4.2")
     elif not has_vector_module(java):
         yield failed(check, f"{where} is Java {version} without the module {VECTOR_MODULE}", _SET_JAVA_HOME)
     else:
@@ -106,8 +106,8 @@ def _check_pyspark(mine: Python) -> Iterator[Finding]:
         least = ".".join(map(str, oldest))
         yield failed("pyspark", f"{version} needs Python {least} or newer", f"use Python {least} or Spark 4.2")
     elif numbers < _ADMISSION_CONTROL:
-        said = f"{version} asks for no limits in the first batch of a query: it reads all that is there"
-        yield warning("pyspark", said, "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2")
+        text = f"{version} asks for no limits in the first batch of a streaming query: it reads all that is there"
+        yield warning("pyspark", text, "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2")
     else:
         yield ok("pyspark", f"{version} (tasks start sooner with spark.python.unix.domain.socket.enabled=true)")
 
@@ -149,8 +149,8 @@ def _check_format(mine: Python, workers: Finding, environ: Mapping[str, str]) ->
     elif runtime:
         yield ok(check, f"on Databricks Runtime {runtime}: call spark_jetstream.register(spark) in the notebook")
     elif workers.status == "failed":
-        said = "Spark does not find it: the Python of the workers looks for it, and cannot load it"
-        yield failed(check, said, workers.what_to_do)
+        text = "Spark does not find it: the Python of the workers looks for it, and cannot load it"
+        yield failed(check, text, workers.what_to_do)
     else:
         yield ok(check, "Spark finds it")
 
@@ -163,8 +163,8 @@ def check_extras(options: ConnectionOptions) -> Iterator[Finding]:
         needed.append(("servers (ws://, wss://)", "aiohttp", "websocket"))
     for option, module, extra in needed:
         if importlib.util.find_spec(module) is None:
-            said = f"option {option} needs it, and it is not installed in this Python"
-            yield failed(module, said, f"pip install 'spark-jetstream[{extra}]', on every node")
+            text = f"option {option} needs it, and it is not installed in this Python"
+            yield failed(module, text, f"pip install 'spark-jetstream[{extra}]', on every node")
         else:
             yield ok(module, f"is there, for option {option}")
 
@@ -218,13 +218,13 @@ def _compare_pythons(mine: Python, theirs: Python | str, where: str) -> Finding:
     if version_of(theirs.version)[:2] != version_of(mine.version)[:2]:
         return failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
     if theirs.import_error:
-        said = f"{where} cannot import the connector: {theirs.import_error}"
+        text = f"{where} cannot import the connector: {theirs.import_error}"
         advice = (
             "do what the error says"
             if " hides " in theirs.import_error
             else f"{set_it}, or install spark-jetstream there"
         )
-        return failed(check, said, advice)
+        return failed(check, text, advice)
     differing = [
         f"{name} {theirs.versions.get(name, 'missing')} (here {mine.versions.get(name, 'missing')})"
         for name in ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "pandas")
@@ -264,8 +264,8 @@ def check_spark(
         command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row"]
         ran = _run(command, environ, _SPARK_TIMEOUT, input=options.get_secret_value())
     except subprocess.TimeoutExpired:
-        said = f"no row came within {_SPARK_TIMEOUT:g} s"
-        yield failed("local Spark", said, "see what is wrong above; Spark's own log knows more")
+        text = f"no row came within {_SPARK_TIMEOUT:g} s"
+        yield failed("local Spark", text, "see what is wrong above; Spark's own log knows more")
         return
     seconds = time.monotonic() - began
     rows = ran.stdout.strip().rpartition("\n")[2]

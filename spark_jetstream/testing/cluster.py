@@ -50,7 +50,7 @@ class NatsCluster:
         """Neither starts servers nor takes ports. Arguments that are not named here are those of `NatsServer`.
 
         A cluster has at least 2 servers. `port` is the client port of the first one, and the others have the ports
-        behind it; by default all are free ports. `store_dir` gets a directory for each server. After `start_timeout`
+        after it; by default all are free ports. `store_dir` gets a directory for each server. After `start_timeout`
         seconds a cluster that is not ready, or a server that has not rejoined it, counts as failed.
         """
         if size < 2:
@@ -189,8 +189,8 @@ class NatsCluster:
             return f"no common JetStream leader ({seen})"
         # Only the leader knows which servers are current.
         current = {peer["name"] for peer in views[leader].get("replicas") or () if peer.get("current")}
-        if behind := sorted(views.keys() - current - {leader}):
-            return f"{', '.join(behind)} not current"
+        if outdated := sorted(views.keys() - current - {leader}):
+            return f"{', '.join(outdated)} not current"
         for server in active:
             health = _page(server, "/healthz")
             if health.get("status") != "ok":
