@@ -1,20 +1,8 @@
-"""A server for the cases of a module."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
+"""What the cases of all modules have in common."""
 
 import pytest
 
 from spark_jetstream.sink import ledger
-from tests.support.permissions import Trial
-
-
-@pytest.fixture(scope="module")
-def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
-    """A server with the accounts of ``CASES`` of the module, and with ``CONFIG``, if there is one."""
-    with Trial(request.module.CASES, getattr(request.module, "CONFIG", "")).running() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

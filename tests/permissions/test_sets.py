@@ -15,14 +15,13 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import ApiError, PermissionDenied
 from spark_jetstream.permissions import PURPOSES, Permission, merged, needed, user_config
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.support import leaf
 from tests.support import permitted as use
 from tests.support.client import ask
-from tests.support.permissions import PASSWORD, Account, Case, Trial, sampled
-from tests.support.permitted import CONSUMING, CREATE, need
+from tests.support.permissions import PASSWORD, Account, Case, parameters
+from tests.support.permitted import need
 from tests.support.reading import wait_until
 
 # -- as data --
@@ -35,21 +34,31 @@ def subjects(lines: tuple[Permission, ...]) -> list[str]:
 def test_a_read_needs_what_its_filters_ask_for() -> None:
     create = "$JS.API.CONSUMER.CREATE.S.*"
     for filters, expected in (([], [create]), (["a.*"], [f"{create}.a.*"]), (["a", "b"], [create])):
-        found = subjects(needed("read", stream="S", subjects=filters))
-        assert [each for each in found if ".CREATE." in each] == expected
+        lines = needed("read", stream="S", subjects=filters)
+        assert [subject for subject in subjects(lines) if ".CREATE." in subject] == expected
     either = {line.subject: line.when for line in needed("read", stream="S") if ".CREATE." in line.subject}
     assert either == {create: "without a filter, or with several", f"{create}.>": "with one filter"}
 
 
+#: What would show or change something of a stream that no purpose was asked for.
+ELSEWHERE = (
+    *(f"$JS.API.STREAM.{verb}.T" for verb in ("INFO", "CREATE", "UPDATE", "DELETE", "PURGE", "MSG.GET", "MSG.DELETE")),
+    *(f"$JS.API.{verb}.T" for verb in ("DIRECT.GET", "STREAM.SNAPSHOT", "STREAM.RESTORE", "CONSUMER.LIST")),
+    *(f"$JS.API.CONSUMER.{verb}.T.c" for verb in ("INFO", "CREATE", "DELETE", "RESET", "PAUSE", "MSG.NEXT")),
+    *("$JS.ACK.T.c.1.1.1.1.0", "t.a", "$KV.t.k", "$O.t.C.n", "$O.t.M.n", "$SYS.REQ.SERVER.PING"),
+)
+
+
 @pytest.mark.parametrize("purpose", PURPOSES)
-def test_every_purpose_has_its_lines_behind_any_prefix(purpose: str) -> None:
+def test_every_purpose_has_its_lines_with_any_prefix_and_none_of_other_streams(purpose: str) -> None:
     asked = partial(needed, purpose, stream="S", bucket="b", subjects=["x"], durable="d", dead_letter="dead")
-    lines, behind = asked(), asked(prefix="OWNER.API", inbox_prefix="_MINE")
+    lines, prefixed = asked(), asked(prefix="OWNER.API", inbox_prefix="_MINE")
     assert all(line.why for line in lines)
     assert len({(line.kind, line.subject) for line in lines}) == len(lines)
     moved = [line.subject.replace("$JS.API.", "OWNER.API.").replace("_INBOX.", "_MINE.") for line in lines]
-    moved = [f"OWNER.API.{each}" if each.startswith("$KV.") else each for each in moved]
-    assert subjects(behind) == moved
+    moved = [f"OWNER.API.{subject}" if subject.startswith("$KV.") else subject for subject in moved]
+    assert subjects(prefixed) == moved
+    assert [subject for subject in ELSEWHERE for line in lines if line.covers(Permission(subject, ""))] == []
 
 
 def test_what_cannot_be_asked_for() -> None:
@@ -104,35 +113,29 @@ def test_the_configuration_of_a_user() -> None:
     assert '    publish { deny: [">"] }' in user_config("ann", "pw", lines[2:])
 
 
-# -- behind a domain --
+# -- of a domain --
 
-_INTEREST = partial(use.made, retention="interest")
-_DIRECT = partial(use.read_all_ways, readWith="direct")
 _DURABLE = merged(need("read", stream="S", subjects=[]), need("durable", stream="S", durable="query", subjects=[]))
 _ONCE = need("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead")
 _KV = tuple(line for line in need("kv-write", bucket="b", dead_letter="s.dead") if not line.without)
-_ROWS = (CREATE, *CONSUMING[2:], "s.a", f"$KV.{LEDGER_BUCKET}.a.0")
-HUB = {"domain": "hub"}
-
-
+of_hub = partial(Case, given={"domain": "hub"}, config="jetstream { domain: hub }")
 CASES = [
-    Case("read", need("read", stream="S"), use.filled, use.read_all_ways, may=CONSUMING, given=HUB),
-    Case("read-direct", need("read-direct", stream="S"), use.filled, _DIRECT, given=HUB),
-    Case("durable", _DURABLE, _INTEREST, use.durable, may=(CREATE, *CONSUMING[2:]), given=HUB),
-    Case("write-exactly-once", _ONCE, use.made, use.write_exactly_once, may=_ROWS, given=HUB),
-    Case("kv-write", _KV, use.bucket_kv_beside_a_stream, use.kv_store, may=("$KV.b.k",), given=HUB),
+    of_hub("read", need("read", stream="S"), use.filled, use.read_all_ways),
+    of_hub("read-direct", need("read-direct", stream="S"), use.filled, partial(use.read_all_ways, readWith="direct")),
+    of_hub("durable", _DURABLE, partial(use.made, retention="interest"), use.durable),
+    of_hub("write-exactly-once", _ONCE, use.made, use.write_exactly_once),
+    of_hub("kv-write", _KV, use.bucket_kv_beside_a_stream, use.kv_store),
 ]
-CONFIG = "jetstream { domain: hub }"
 
 
-@pytest.mark.parametrize("name", [case.name for case in CASES])
-def test_a_server_that_has_the_domain_itself_checks_subjects_without_it(name: str, trial: Trial) -> None:
-    trial.run(name)
+@pytest.mark.parametrize("case", parameters(CASES))
+def test_a_server_that_has_the_domain_itself_checks_subjects_without_it(case: Case) -> None:
+    case.run()
 
 
-@pytest.mark.parametrize("name", sampled(CASES, "read-direct"))
-def test_each_permission_is_needed_behind_a_domain(name: str, trial: Trial) -> None:
-    trial.run_without_each(name)
+@pytest.mark.parametrize("case", parameters(CASES, "read-direct"))
+def test_each_permission_is_needed_with_a_domain(case: Case) -> None:
+    case.run_without_each()
 
 
 class Linked(Account):
@@ -148,18 +151,20 @@ class Linked(Account):
 
 @pytest.mark.usefixtures("no_connection_left")
 def test_a_server_of_another_domain_checks_subjects_with_it(tmp_path: Path) -> None:
-    behind = partial(need, prefix="$JS.leaf.API")
+    linked_to = partial(need, prefix="$JS.leaf.API")
     lines = merged(
-        behind("read", stream="S"),
-        behind("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
-        behind("kv-write", bucket="b", dead_letter="s.dead"),
-        behind("admin-backup", stream="S"),
-        behind("admin-consumers", stream="S"),
+        linked_to("read", stream="S"),
+        linked_to("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
+        linked_to("kv-write", bucket="b", dead_letter="s.dead"),
+        linked_to("admin-backup", stream="S"),
+        linked_to("admin-consumers", stream="S"),
     )
-    user = Linked(1, {"domain": "leaf"})
+    user = Linked({"domain": "leaf"})
     linked = leaf.Linked()
-    config = str(linked.hub.config).replace("no_advertise: true", "no_advertise: true, authorization { account: A1 }")
-    linked.hub.config = f"{config}\nno_auth_user: admin1\naccounts {{ {user.config(lines)} }}"
+    config = str(linked.hub.config).replace(
+        "no_advertise: true", f"no_advertise: true, authorization {{ account: A{user.number} }}"
+    )
+    linked.hub.config = f"{config}\nno_auth_user: admin{user.number}\naccounts {{ {user.config(lines)} }}"
     with linked:
         user.settle(linked.hub.url)
         user.leaf = linked.leaf.url
@@ -183,14 +188,14 @@ class Guest(Account):
     """Whose JetStream is that of another account, with a user who may do what the lines say."""
 
     def config(self, lines: list[Permission] | tuple[Permission, ...]) -> str:  # type: ignore[override]
-        owner = f"O{self._number}"
+        owner = f"O{self.number}"
         exported = ["$JS.API.>", "s.>", "$KV.>"]
-        services = ", ".join(f'{{ service: "{each}", response_type: stream }}' for each in exported)
+        services = ", ".join(f'{{ service: "{subject}", response_type: stream }}' for subject in exported)
         return f"""
 {owner} {{ jetstream: enabled, exports: [ {services} ]
-  users: [ {{ user: admin{self._number}, password: {PASSWORD} }} ] }}
-A{self._number} {{ users: [
-{user_config(f"spark{self._number}", PASSWORD, lines)} ], imports: [
+  users: [ {{ user: admin{self.number}, password: {PASSWORD} }} ] }}
+A{self.number} {{ users: [
+{user_config(f"spark{self.number}", PASSWORD, lines)} ], imports: [
   {{ service: {{ account: {owner}, subject: "$JS.API.>" }}, to: "OWNER.API.>" }}
   {{ service: {{ account: {owner}, subject: "s.>" }} }}
   {{ service: {{ account: {owner}, subject: "$KV.>" }}, to: "OWNER.API.$KV.>" }} ] }}"""
@@ -204,7 +209,7 @@ def test_behind_another_account(nats_server_factory: Callable[..., NatsServer]) 
         foreign("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
         foreign("kv-write", bucket="b", dead_letter="s.dead"),
     ]
-    guests = [Guest(number, {"apiPrefix": "OWNER.API"}) for number in range(len(sets))]
+    guests = [Guest({"apiPrefix": "OWNER.API"}) for _ in sets]
     accounts = "\n".join(guest.config(lines) for guest, lines in zip(guests, sets, strict=True))
     server = nats_server_factory(config=f"accounts {{ {accounts} }}")
     for guest in guests:
@@ -228,7 +233,7 @@ def allowed(nats_server_factory: Callable[..., NatsServer]) -> Iterator[Callable
     """A function that starts a server with a user who has these permissions."""
 
     def start(*lines: Permission) -> Account:
-        account = Account(1, {})
+        account = Account()
         account.settle(nats_server_factory(config=f"accounts {{ {account.config(lines)} }}").url)
         return account
 
@@ -280,7 +285,7 @@ def test_a_position_is_looked_after_by_direct_gets_where_these_are_asked_for(all
     for _ in range(2):
         use.fill(account)
         end = use.latest(reader, start)
-        assert sum(len(found) for part in reader.partitions(start, end) for found in reader.read(part)) == 4
+        assert sum(len(batch) for part in reader.partitions(start, end) for batch in reader.read(part)) == 4
         start = end
         reader.commit(end)
         assert use.latest(reader, end) == end

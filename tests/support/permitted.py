@@ -54,7 +54,7 @@ def follow(account: Account, what: str = "data", runs: int = 1, more: Work = not
         more(account)
         at = latest(reader, start)
         for part in reader.partitions(start, at):
-            count += sum(len(found) for found in reader.read(part))
+            count += sum(map(len, reader.read(part)))
         reader.commit(at)
         assert latest(reader, at) == at  # where nothing is left to read, the commit is waited for
     return count
@@ -90,18 +90,14 @@ def read_tidily(account: Account) -> None:
 
 def read_untidily(account: Account) -> None:
     read_all_ways(account)
-    left = account.ask("CONSUMER.LIST.S")["consumers"]
-    assert left
-    assert all(each["config"]["inactive_threshold"] == 30 * 10**9 for each in left)
+    staying = account.ask("CONSUMER.LIST.S")["consumers"]
+    assert staying
+    assert all(consumer["config"]["inactive_threshold"] == 30 * 10**9 for consumer in staying)
 
 
 def read_one_filter(account: Account) -> None:
     assert read(account, stream="S", subjects="s.a") == 4
     assert read(account, stream="S", subjects="s.a", startingTimestamp="2020-01-01T00:00:00Z") == 4
-
-
-CREATE = "CONSUMER.CREATE.S.other"
-CONSUMING = (CREATE, "CONSUMER.CREATE.S.other.a", "CONSUMER.DELETE.S.other", "CONSUMER.MSG.NEXT.S.other")
 
 
 # -- keeping the position --
