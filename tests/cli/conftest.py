@@ -50,9 +50,9 @@ def written(config: dict[str, Any]) -> Iterator[str]:
             opposite = flag(field.removeprefix("no_")) if field.startswith("no_") else f"--no-{option[2:]}"
             yield option if value else opposite
         elif field == "metadata":
-            for key, each in value.items():
-                yield from (option, f"{key}={each}")
-        elif value and isinstance(value, list) and all(isinstance(each, str) for each in value):
+            for key, item in value.items():
+                yield from (option, f"{key}={item}")
+        elif value and isinstance(value, list) and all(isinstance(item, str) for item in value):
             yield from (option, ",".join(value))
         else:
             yield from (option, json.dumps(value) if isinstance(value, (dict, list)) else str(value))

@@ -44,7 +44,7 @@ def info(server: NatsServer, *arguments: str) -> Ran:
     return succeed("account", "info", *LOGIN, *arguments, url=server.url)
 
 
-def test_limits_and_usage(server: NatsServer) -> None:
+def test_limits_and_usage_are_a_table(server: NatsServer) -> None:
     lines = [" ".join(row) for row in info(server).rows]
     version = info(server, "--json").json["server"]["version"]
     assert lines[:4] == [
@@ -66,26 +66,26 @@ def test_limits_and_usage(server: NatsServer) -> None:
 def test_json_is_what_the_api_says_and_failed_requests_are_counted(server: NatsServer) -> None:
     with JetStreamAdmin(servers=server.url, user="ann", password=PASSWORD) as admin:
         theirs = admin.account.info()
-    found = info(server, "--json").json
-    assert found["limits"] == theirs.limits.model_dump()
-    assert (found["streams"], found["consumers"], found["reserved_storage"]) == (1, 1, 250_000_000)
-    assert (found["domain"], found["api"]["level"]) == ("hub", theirs.api.level)
-    assert found["server"]["max_payload"] == 2**20
-    assert found["api"]["total"] > theirs.api.total
+    printed = info(server, "--json").json
+    assert printed["limits"] == theirs.limits.model_dump()
+    assert (printed["streams"], printed["consumers"], printed["reserved_storage"]) == (1, 1, 250_000_000)
+    assert (printed["domain"], printed["api"]["level"]) == ("hub", theirs.api.level)
+    assert printed["server"]["max_payload"] == 2**20
+    assert printed["api"]["total"] > theirs.api.total
     assert run_command("consumer", "info", "S", "gone", *LOGIN, url=server.url).code == 1
-    failed = found["api"]["errors"] + 1
+    failed = printed["api"]["errors"] + 1
     assert info(server, "--json").json["api"]["errors"] == failed
     assert f"failed API requests {failed}" in [" ".join(row) for row in info(server).rows]
 
 
-def test_without_limits(do: Command) -> None:
+def test_an_account_without_limits_has_none_in_the_table(do: Command) -> None:
     lines = [" ".join(row) for row in do("account", "info").rows]
     assert lines[-4].startswith("storage ")
     assert [line.endswith(" no limit") for line in lines[-4:]] == [True] * 4
     assert not any(line.startswith(("domain", "one stream", "max_bytes")) for line in lines)
 
 
-def test_tiers(nats_server: NatsServer, do: Command) -> None:
+def test_each_tier_has_its_rows(nats_server: NatsServer, do: Command) -> None:
     limits = {"max_storage": 1000, "max_memory": -1, "max_streams": 4, "max_consumers": -1, "max_ack_pending": 20}
     tiers = {
         "R1": {"storage": 250, "streams": 1, "limits": limits},
@@ -93,7 +93,7 @@ def test_tiers(nats_server: NatsServer, do: Command) -> None:
     }
     with FakeApi(nats_server.url, {"INFO": {"tiers": tiers, "api": {"level": 0}}}) as fake:
         ran = do("account", "info", "--js-api-prefix", fake.prefix)
-        found = do("account", "info", "--js-api-prefix", fake.prefix, "--json").json
+        printed = do("account", "info", "--js-api-prefix", fake.prefix, "--json").json
     lines = [" ".join(row) for row in ran.rows]
     assert {
         "API level 0 (before 2.11)",
@@ -106,4 +106,4 @@ def test_tiers(nats_server: NatsServer, do: Command) -> None:
         "R3 streams 3 4 75.0%",
         "R3 consumers 0 no limit",
     } <= {*lines}
-    assert found["tiers"] == tiers
+    assert printed["tiers"] == tiers

@@ -40,7 +40,7 @@ def nothing_left(publisher: Publisher) -> Iterator[None]:
     assert names(publisher) == before
 
 
-def test_a_table(do: Command) -> None:
+def test_the_table_has_a_row_for_each_way(do: Command) -> None:
     ran = do(*FEW, "--size", 50, "--subjects", 3, "--storage", "memory")
     first, heading, *rows, last = ran.out.splitlines()
     assert first.startswith("2,000 messages of 50 bytes on 3 subjects, memory, 1 replica;")
@@ -54,15 +54,15 @@ def test_a_table(do: Command) -> None:
     assert last.startswith("one at a time, 20 acknowledged publishes, ms: p50 ")
 
 
-def test_json(do: Command) -> None:
-    found = do(*FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500).json
-    assert found["settings"]["size"] == 100
-    assert [rate["what"] for rate in found["rates"]] == ["sink, at-least-once", "source, readWith=consumer"]
-    for rate in found["rates"]:
+def test_json_has_exact_rates_and_latencies(do: Command) -> None:
+    printed = do(*FEW, "--size", 100, "--json", "--no-direct", "--delivery", "at-least-once", "--batch", 500).json
+    assert printed["settings"]["size"] == 100
+    assert [rate["what"] for rate in printed["rates"]] == ["sink, at-least-once", "source, readWith=consumer"]
+    for rate in printed["rates"]:
         assert (rate["messages"], rate["bytes"]) == (2000, 200_000)
         assert rate["messages_per_second"] == pytest.approx(2000 / rate["seconds"])
         assert rate["megabytes_per_second"] == pytest.approx(0.2 / rate["seconds"])
-    latency = found["latency_seconds"]
+    latency = printed["latency_seconds"]
     assert latency["count"] == 20
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
 
@@ -78,7 +78,7 @@ def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, 
     wait_until(lambda: publisher.api(f"STREAM.INFO.{made.name}")["state"] == before, "the stream is as it was")
 
 
-def test_streams_whose_consumers_decide_what_stays(do: Command, publisher: Publisher, stream: MakeStream) -> None:
+def test_a_work_queue_is_read_without_consumers(do: Command, publisher: Publisher, stream: MakeStream) -> None:
     queue = stream(retention="workqueue", allow_direct=True)
     queue.fill(10)
     ran = do("--json", "--stream", queue.name)
@@ -93,7 +93,7 @@ def test_streams_whose_consumers_decide_what_stays(do: Command, publisher: Publi
     assert (len(ran.json["rates"]), "allow_direct" in ran.err) == (1, True)
 
 
-def test_what_cannot_be_done(run: Command) -> None:
+def test_a_failure_leaves_no_stream_and_says_why(run: Command) -> None:
     ran = run(*FEW, "--replicas", 3)
     assert (ran.code, ran.out.count("\n")) == (1, 1)
     assert "replicas" in ran.err
@@ -125,20 +125,20 @@ def test_a_signal_leaves_nothing(nats_server: NatsServer, publisher: Publisher, 
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(20)
                 break
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, said
+        _, text = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, text
 
 
 # The parts
 
 
-def test_percentiles() -> None:
+def test_a_percentile_is_the_nearest_rank() -> None:
     taken = [number / 100 for number in range(100, 0, -1)]
     assert [percentile(taken, percent) for percent in (0, 1, 50, 99, 100)] == [0.01, 0.01, 0.5, 0.99, 1.0]
     assert percentile([3.0], 50) == 3.0
 
 
-def test_what_is_not_all_there_is_no_figure(nats_server: NatsServer, stream: MakeStream) -> None:
+def test_a_read_that_lacks_messages_fails(nats_server: NatsServer, stream: MakeStream) -> None:
     made = stream()
     made.fill(10)
     options = ConnectionOptions.from_spark({"servers": nats_server.url})
@@ -155,7 +155,7 @@ def test_what_is_not_all_there_is_no_figure(nats_server: NatsServer, stream: Mak
         read()
 
 
-def test_rows_that_nobody_stores(nats_server: NatsServer) -> None:
+def test_a_write_that_nobody_stores_fails(nats_server: NatsServer) -> None:
     options = ConnectionOptions.from_spark({"servers": nats_server.url, "retryTimeout": "0s"})
     sink = SinkOptions.from_spark({"maxRetries": "0"}, streaming=False).model_copy(update={"connection": options})
     with pytest.raises(RowRefused):

@@ -32,7 +32,7 @@ def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
 # -- looking --
 
 
-def test_ls(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_ls_shows_kind_filters_and_counts(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     ran = do("ls", stream)
     assert (ran.out, ran.err) == ("", "there are no consumers\n")
     assert do("ls", stream, "--json").json == do("names", stream, "--json").json == []
@@ -51,18 +51,20 @@ def test_ls(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     assert rows[1].rstrip().endswith("Z  pinned_client in group g")
     assert p[:7] == ["p", "push,", "durable", "none", "6", "0", "0"]
     assert rows[2].rstrip().endswith("Z  delivers to to.me in queue group workers, which has no subscriber")
-    found = do("ls", stream, "--json").json
-    assert [(each["name"], each["config"]["ack_policy"]) for each in found] == [
+    printed = do("ls", stream, "--json").json
+    assert [(item["name"], item["config"]["ack_policy"]) for item in printed] == [
         ("a", "explicit"),
         ("b", "explicit"),
         ("p", "none"),
     ]
-    assert found[0]["config"]["filter_subjects"] == several
+    assert printed[0]["config"]["filter_subjects"] == several
     assert do("names", stream).out == "a\nb\np\n"
     assert do("names", stream, "--json").json == ["a", "b", "p"]
 
 
-def test_info(admin: JetStreamAdmin, stream: str, nats_server: NatsServer, do: Command) -> None:
+def test_info_shows_configuration_and_state(
+    admin: JetStreamAdmin, stream: str, nats_server: NatsServer, do: Command
+) -> None:
     admin.consumers.create(
         stream, DEFAULT_CONSUMER, durable_name="c", ack_wait="90s", backoff=["90s", "3m"], metadata={"owner": "me"}
     )
@@ -79,17 +81,19 @@ def test_info(admin: JetStreamAdmin, stream: str, nats_server: NatsServer, do: C
     assert state[6].startswith("all acknowledged up to stream sequence 2, delivery 2, ")
     # As an independent client has it.
     theirs = ask(nats_server.url, lambda js: js.consumer_info(stream, "c"))
-    found = do("info", stream, "c", "--json").json
-    assert (found["num_pending"], found["num_ack_pending"]) == (theirs.num_pending, theirs.num_ack_pending) == (3, 1)
-    assert found["config"]["backoff"] == [90 * 10**9, 180 * 10**9]
-    assert found["delivered"]["stream_seq"] == theirs.delivered.stream_seq
+    printed = do("info", stream, "c", "--json").json
+    assert (
+        (printed["num_pending"], printed["num_ack_pending"]) == (theirs.num_pending, theirs.num_ack_pending) == (3, 1)
+    )
+    assert printed["config"]["backoff"] == [90 * 10**9, 180 * 10**9]
+    assert printed["delivered"]["stream_seq"] == theirs.delivered.stream_seq
 
 
-def test_info_of_what_is_special(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_info_shows_pins_pauses_and_queries(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     def line(name: str, begin: str) -> str:
         lines = [" ".join(row) for row in do("info", stream, name).rows]
-        (found,) = (each for each in lines if each.startswith(begin))
-        return found.removeprefix(begin).strip()
+        (match,) = (line for line in lines if line.startswith(begin))
+        return match.removeprefix(begin).strip()
 
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="g", **PINNED)
     assert line("g", "priority groups") == "g: no client is pinned"
@@ -108,7 +112,7 @@ def test_info_of_what_is_special(admin: JetStreamAdmin, stream: str, do: Command
 
 
 @pytest.mark.parametrize("kind", CONSUMERS)
-def test_add_with_every_field(kind: str, admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_add_has_an_option_for_every_field(kind: str, admin: JetStreamAdmin, stream: str, do: Command) -> None:
     config = {"ack_policy": "explicit", **CONSUMERS[kind]}
     durable = config.pop("durable_name", "c") is not None
     # Without a threshold, one that exists just so is another one to the server.
@@ -124,7 +128,9 @@ def test_add_with_every_field(kind: str, admin: JetStreamAdmin, stream: str, do:
     assert do(*line).json["created"] == info.created
 
 
-def test_add_in_all_forms(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_add_creates_durable_ephemeral_and_unnamed_consumers(
+    admin: JetStreamAdmin, stream: str, do: Command, run: Command
+) -> None:
     ran = do("add", stream, "c", "--filter-subject", "c.a")
     assert ran.out.startswith(f"consumer c of stream {stream} was created\nConsumer c of stream {stream}\n")
     rows = {row[0]: " ".join(row[1:]) for row in ran.rows if row}
@@ -147,7 +153,9 @@ def test_add_in_all_forms(admin: JetStreamAdmin, stream: str, do: Command, run: 
     refused(run("add", stream, "old", "--durable-form"), 1, "consumer already exists")
 
 
-def test_add_from_a_file(admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, run: Command) -> None:
+def test_options_win_over_the_file_of_add(
+    admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, run: Command
+) -> None:
     file = tmp_path / "consumer.yaml"
     file.write_text("durable_name: filed\nack_policy: all\nfilter_subject: c.a\nmax_deliver: 3\nack_wait: 1m\n")
     do("add", stream, "--config", file, "--ack-wait", "2m", "--filter-subjects", "c.b,c.c")
@@ -162,7 +170,7 @@ def test_add_from_a_file(admin: JetStreamAdmin, stream: str, tmp_path: Path, do:
     refused(run("add", stream, "--config", file), 2, "durabel_name", "did you mean durable_name")
 
 
-def test_filters_that_match_nothing(stream: str, do: Command, run: Command) -> None:
+def test_filters_that_match_nothing_need_any_filter(stream: str, do: Command, run: Command) -> None:
     do("add", stream, "there", "--filter-subject", "c.a")
     outside = ["--filter-subject", "d.a"]
     for arguments in (["add", stream, "c"], ["copy", stream, "there", "d"], ["edit", stream, "there", "--force"]):
@@ -177,7 +185,9 @@ def test_filters_that_match_nothing(stream: str, do: Command, run: Command) -> N
 # -- changing --
 
 
-def test_edit(admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, run: Command) -> None:
+def test_edit_shows_the_differences_asks_and_changes(
+    admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, run: Command
+) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject="c.a")
     before = admin.consumers.load(stream, "c").config
     arguments = ("edit", stream, "c", "--ack-wait", "10s", "--unset", "max_deliver", "--filter-subjects", "c.b,c.c")
@@ -206,7 +216,7 @@ def test_edit(admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, r
     assert "risk: without a durable name" in do("edit", stream, "c", "--unset", "durable_name", "--dry-run").out
 
 
-def test_copy(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_copy_keeps_the_configuration_but_no_position(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     metadata = {RUN: "r", SINCE: "2026-03-01T12:00:00Z", "owner": "me"}
     admin.consumers.create(
         stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject=f"{stream}.0", metadata=metadata
@@ -220,13 +230,13 @@ def test_copy(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     assert config.own_metadata == {"owner": "me"}
     admin.consumers.create(stream, DEFAULT_CONSUMER, name="e", inactive_threshold="1h")
     admin.consumers.pause(stream, "e", "1h")
-    said = do("copy", stream, "e", "f").out
-    assert said.startswith(f"consumer f of stream {stream} was created\nConsumer f of stream {stream}\n")
+    output = do("copy", stream, "e", "f").out
+    assert output.startswith(f"consumer f of stream {stream} was created\nConsumer f of stream {stream}\n")
     info = admin.consumers.load(stream, "f")
     assert (info.config.durable_name, info.config.inactive_threshold, info.paused) == ("", 3600 * 10**9, True)
 
 
-def test_rm(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_rm_asks_with_what_is_lost(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
     for name in "ab":
         admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name=name)
     assert do("rm", stream, "a", "--force").out == f"consumer a of stream {stream} was deleted\n"
@@ -251,25 +261,27 @@ def test_pause_and_resume(admin: JetStreamAdmin, stream: str, do: Command, run: 
     assert do("resume", stream, "c", "--json").json.get("paused", False) is False
 
 
-def test_reset(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_reset_moves_the_position(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     admin.consumers.next(stream, "c", 2)
     admin.consumers.next(stream, "c", 2, ack="none")
     refused(run("reset", stream, "c"), 2, "The last message that it delivered is 4.", "--force")
     assert admin.consumers.load(stream, "c").num_ack_pending == 2
-    said = f"consumer c of stream {stream} goes on at sequence 3, with 4 to deliver\n"
-    assert do("reset", stream, "c", "--force").out == said
+    text = f"consumer c of stream {stream} goes on at sequence 3, with 4 to deliver\n"
+    assert do("reset", stream, "c", "--force").out == text
     reply = do("reset", stream, "c", "--sequence", 6, "--force", "--json").json
     assert (reply["reset_seq"], reply["num_pending"]) == (6, 1)
 
 
-def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, do: Command, run: Command) -> None:
+def test_next_prints_and_acknowledges(
+    admin: JetStreamAdmin, stream: str, publisher: Publisher, do: Command, run: Command
+) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     ran = do("next", stream, "c")
     time = admin.messages.get(stream, 1).time
     assert ran.out == f"1 {stream}.0 {time}, 5 to come\nNumber: 0\n\n0\n\n"
-    found = do("next", stream, "c", "--count", 2, "--no-ack", "--json").json
-    assert [(each["seq"], each["data"], each["headers"], each["deliveries"]) for each in found] == [
+    printed = do("next", stream, "c", "--count", 2, "--no-ack", "--json").json
+    assert [(item["seq"], item["data"], item["headers"], item["deliveries"]) for item in printed] == [
         (2, "1", {"Number": ["1"]}, 1),
         (3, "2", {"Number": ["2"]}, 1),
     ]
@@ -286,7 +298,7 @@ def test_next(admin: JetStreamAdmin, stream: str, publisher: Publisher, do: Comm
     assert (ran.code, ran.json) == (1, [])
 
 
-def test_unpin(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_unpin_lets_another_client_in(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", **PINNED, priority_timeout="1h")
     assert do("next", stream, "c", "--group", "g", "--raw").raw == b"0"
     ran = do("unpin", stream, "c", "g")

@@ -40,22 +40,22 @@ def busy(nats_server: NatsServer) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("busy")
-def test_a_line_for_each_event(nats_server: NatsServer) -> None:
+def test_each_event_is_a_line(nats_server: NatsServer) -> None:
     ran = succeed(*KIND, "--count", "4", url=nats_server.url)
     words = [line.split(" ", 1)[1] for line in ran.out.splitlines()]
     assert len(words) == 4
     assert set(words) == {f"stream_action stream BUSY was {done}" for done in ("created", "deleted")}
     subjects = [f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY" for done in ("CREATED", "UPDATED", "DELETED")]
     assert ran.err == f"Listening on {', '.join(subjects)}\n"
-    found = succeed(*KIND, "--count", "2", "--json", url=nats_server.url).objects
-    assert {each["action"] for each in found} == {"create", "delete"}
-    for each in found:
-        assert each.keys() == {"type", "id", "timestamp", "stream", "action"}
-        assert isinstance(parse_event("s", json.dumps(each).encode()), StreamAction)
-    for each in succeed(*KIND, "--count", "2", "--cloudevents", url=nats_server.url).objects:
-        assert each.keys() == {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "data"}
-        assert (each["specversion"], each["type"], each["id"]) == ("1.0", StreamAction.TYPE, each["data"]["id"])
-        assert each["subject"].startswith("$JS.EVENT.ADVISORY.STREAM.")
+    printed = succeed(*KIND, "--count", "2", "--json", url=nats_server.url).objects
+    assert {item["action"] for item in printed} == {"create", "delete"}
+    for item in printed:
+        assert item.keys() == {"type", "id", "timestamp", "stream", "action"}
+        assert isinstance(parse_event("s", json.dumps(item).encode()), StreamAction)
+    for entry in succeed(*KIND, "--count", "2", "--cloudevents", url=nats_server.url).objects:
+        assert entry.keys() == {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "data"}
+        assert (entry["specversion"], entry["type"], entry["id"]) == ("1.0", StreamAction.TYPE, entry["data"]["id"])
+        assert entry["subject"].startswith("$JS.EVENT.ADVISORY.STREAM.")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_line_for_each_event(nats_server: NatsServer) -> None:
         (("--prefix", "a.b", "--metrics"), "a.b.METRIC.>"),
     ],
 )
-def test_what_is_listened_to(nats_server: NatsServer, flags: tuple[str, ...], subjects: str) -> None:
+def test_options_choose_the_subjects(nats_server: NatsServer, flags: tuple[str, ...], subjects: str) -> None:
     """And no event within the given time is no error."""
     ran = succeed("events", *flags, "--for", "20ms", url=nats_server.url)
     assert ran.err == f"Listening on {subjects}\n"
@@ -93,7 +93,7 @@ system_account: SYS
 """
 
 
-def test_without_jetstream_in_the_account(nats_server_factory: Start, no_connection_left: None) -> None:
+def test_an_account_without_jetstream_hears_no_events(nats_server_factory: Start, no_connection_left: None) -> None:
     server = nats_server_factory(config=ACCOUNTS)
 
     def run(user: str, *line: str) -> Ran:
@@ -107,7 +107,7 @@ def test_without_jetstream_in_the_account(nats_server_factory: Start, no_connect
         assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
 
 
-def test_without_jetstream_on_the_server(nats_server_factory: Start, no_connection_left: None) -> None:
+def test_a_server_without_jetstream_ends_with_3(nats_server_factory: Start, no_connection_left: None) -> None:
     server = nats_server_factory(jetstream=False)
     for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
         refused(run_command(*line, url=server.url), 3, "is JetStream enabled for this server and account")
@@ -122,20 +122,20 @@ def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_a_gap_is_told_and_ends_with_1(nats_server_factory: Start, no_connection_left: None) -> None:
+def test_a_gap_is_reported_and_ends_with_1(nats_server_factory: Start, no_connection_left: None) -> None:
     server = nats_server_factory(http_monitor=True)
 
-    def told() -> int:
+    def sent() -> int:
         """How many messages the server has sent to the command; 0 before it listens."""
-        each = server.monitor("/connz?subs=1")["connections"]
-        return sum(one["out_msgs"] for one in each if "EVENT" in json.dumps(one))
+        connections = server.monitor("/connz?subs=1")["connections"]
+        return sum(one["out_msgs"] for one in connections if "EVENT" in json.dumps(one))
 
     def disturb() -> None:
-        poll(lambda: told() or None, 60, TimeoutError)
-        before = told()
+        poll(lambda: sent() or None, 60, TimeoutError)
+        before = sent()
         # Once it is told of a stream, which a restart forgets, it listens: a cut before that is an error of the start.
         create(server.url, "BUSY")
-        poll(lambda: told() > before or None, 60, TimeoutError)
+        poll(lambda: sent() > before or None, 60, TimeoutError)
         server.restart()
         poll(lambda: "EVENT" in json.dumps(server.monitor("/connz?subs=1")) or None, 60, TimeoutError)
         with JetStreamAdmin(servers=server.url) as admin:

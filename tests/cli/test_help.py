@@ -68,7 +68,7 @@ def test_help_has_values_and_defaults_and_no_opposites(monkeypatch: pytest.Monke
 # -- the nats tool --
 
 
-def test_every_name_leads_somewhere() -> None:
+def test_every_alias_leads_to_a_command_or_an_option() -> None:
     for group, names in (*aliases.COMMANDS.items(), *aliases.COMMAND_HINTS.items()):
         commands = ROOT.commands if group == "" else ROOT.commands[group].commands
         assert not set(names) & set(commands), group
@@ -78,14 +78,14 @@ def test_every_name_leads_somewhere() -> None:
     for table in (aliases.OPTIONS, aliases.OPTION_HINTS):
         for group, names in table.items():
             commands = EVERY.values() if group == "" else ROOT.commands[group].commands.values()
-            known = {flag for each in commands for option in each.params for flag in option.opts}
+            known = {flag for item in commands for option in item.params for flag in option.opts}
             if table is aliases.OPTIONS:
                 assert set(names.values()) <= known, group
             else:
                 assert not set(names) & known, group
 
 
-def test_commands_by_other_names(do: Command, name: str) -> None:
+def test_commands_and_options_have_the_names_of_the_nats_tool(do: Command, name: str) -> None:
     do("s", "create", name, "--subjects", f"{name}.>", "--replicas", 1, "--dupe-window", "1m", "--retention", "work")
     config = do("str", "i", name, "-j").json["config"]
     assert (config["duplicate_window"], config["retention"], config["num_replicas"]) == (60 * 10**9, "workqueue", 1)
@@ -97,7 +97,7 @@ def test_commands_by_other_names(do: Command, name: str) -> None:
     config = do("con", "state", name, "c", "--json").json["config"]
     assert config["filter_subjects"] == [f"{name}.a", f"{name}.b"]
     assert (config["ack_wait"], config["max_ack_pending"]) == (60 * 10**9, 5)
-    assert [each["name"] for each in do("consumer", "report", name, "--json").json] == ["c"]
+    assert [consumer["name"] for consumer in do("consumer", "report", name, "--json").json] == ["c"]
     assert name in do("stream", "report").out
     assert do("consumer", "delete", name, "c", "-f").code == do("stream", "del", name, "-f").code == 0
     do("kv", "new", name, "--compress", "--max-bucket-size", "1m", "--storage", "m")
@@ -120,14 +120,14 @@ def test_commands_by_other_names(do: Command, name: str) -> None:
         ("stream ls -n", "there is no option -n: the command names prints them"),
     ],
 )
-def test_hints(line: str, hint: str) -> None:
+def test_a_name_without_an_equivalent_gets_a_hint(line: str, hint: str) -> None:
     refused(run_command(*line.split()), 2, hint, "(see spark-jetstream")
 
 
 # -- what the nats tool has too --
 
 
-def test_state_and_gaps(do: Command, name: str, publisher: Publisher) -> None:
+def test_state_and_gaps_show_what_a_stream_holds(do: Command, name: str, publisher: Publisher) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>")
     assert do("stream", "gaps", name).err == f"stream {name} has no gaps\n"
     publisher.publish(Message(f"{name}.a", b"x") for _ in range(9))
@@ -143,7 +143,7 @@ def test_state_and_gaps(do: Command, name: str, publisher: Publisher) -> None:
     assert do("stream", "state", name, "--json").json["num_deleted"] == 3
 
 
-def test_contexts(do: Command, tmp_path: Path) -> None:
+def test_contexts_are_listed_without_their_secrets(do: Command, tmp_path: Path) -> None:
     assert do("context", "ls").err == "there are no contexts: the nats tool makes them\n"
     folder = tmp_path / "config" / "nats" / "context"
     folder.mkdir(parents=True)
@@ -160,7 +160,7 @@ def test_contexts(do: Command, tmp_path: Path) -> None:
     assert "right-pass" not in ran.out
 
 
-def test_round_trips(do: Command, run: Command) -> None:
+def test_round_trips_are_measured(do: Command, run: Command) -> None:
     measured = do("rtt", "--count", 3, "--json").json
     assert 0 < measured["fastest"] <= measured["mean"] <= measured["slowest"] < 5
     assert measured["count"] == 3

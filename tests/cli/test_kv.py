@@ -19,11 +19,11 @@ from tests.support.keyed import table_of
 def bucket(name: str, admin: JetStreamAdmin) -> Bucket:
     """A bucket with ``eu.colour`` (red, blue), ``bytes`` (no text), and ``gone``, which was deleted."""
     admin.kv.create(name, history=5, storage="memory", limit_marker_ttl="1s")
-    found = admin.kv.bucket(name)
+    made = admin.kv.bucket(name)
     for key, value in (("eu.colour", b"red"), ("bytes", b"\xff\x00"), ("gone", b"x"), ("eu.colour", b"blue")):
-        found.put(key, value)
-    found.delete("gone")
-    return found
+        made.put(key, value)
+    made.delete("gone")
+    return made
 
 
 def test_values_are_read(do: Command, run: Command, bucket: Bucket) -> None:
@@ -35,10 +35,10 @@ def test_values_are_read(do: Command, run: Command, bucket: Bucket) -> None:
     assert lines[0].startswith(f"eu.colour of bucket {name}, revision 4, 2")
     assert lines[1:] == ["blue"]
     assert do("kv", "get", name, "bytes").out.splitlines()[1] == "(2 bytes that are not text)"
-    found = do("kv", "get", name, "bytes", "--json").json
-    assert base64.b64decode(found.pop("value")) == b"\xff\x00"
-    assert found.pop("created") == bucket.get("bytes").created
-    assert found == {"bucket": name, "key": "bytes", "revision": 2, "operation": "PUT", "encoding": "base64"}
+    printed = do("kv", "get", name, "bytes", "--json").json
+    assert base64.b64decode(printed.pop("value")) == b"\xff\x00"
+    assert printed.pop("created") == bucket.get("bytes").created
+    assert printed == {"bucket": name, "key": "bytes", "revision": 2, "operation": "PUT", "encoding": "base64"}
     text = do("kv", "get", name, "eu.colour", "--json").json
     assert (text["value"], text["encoding"]) == ("blue", "utf-8")
     ran = run("kv", "get", name, "gone")
@@ -55,11 +55,11 @@ def test_keys_and_their_history_are_listed(do: Command, bucket: Bucket) -> None:
     assert (heading, row[:3], row[-1]) == (
         ["key", "revision", "operation", "created", "value"], ["eu.colour", "4", "PUT"], "blue",
     )  # fmt: skip
-    assert [each["value"] for each in do("kv", "ls", name, "-v", "--json").json] == ["/wA=", "blue"]
+    assert [entry["value"] for entry in do("kv", "ls", name, "-v", "--json").json] == ["/wA=", "blue"]
     nothing = do("kv", "ls", name, "us.>")
     assert (nothing.out, nothing.err) == ("", f"bucket {name} has no such keys\n")
-    found = do("kv", "history", name, "gone", "--json").json
-    assert [(each["revision"], each["operation"], each["value"]) for each in found] == [
+    printed = do("kv", "history", name, "gone", "--json").json
+    assert [(item["revision"], item["operation"], item["value"]) for item in printed] == [
         (3, "PUT", "x"), (5, "DELETE", None),
     ]  # fmt: skip
     assert [row[:3] for row in do("kv", "history", name, "eu.colour").rows[1:3]] == [
@@ -98,7 +98,7 @@ def test_keys_are_removed(do: Command, run: Command, bucket: Bucket) -> None:
         "bucket": name, "key": "bytes", "revision": 6, "deleted": True,
     }  # fmt: skip
     assert do("kv", "purge", name, "eu.colour", "--force", "--json").json["revision"] == 7
-    assert [each.operation for each in bucket.history("eu.colour")] == ["PURGE"]
+    assert [entry.operation for entry in bucket.history("eu.colour")] == ["PURGE"]
     assert do("kv", "compact", name, "--force", "--json").json == {"bucket": name, "removed": 0}
     assert do("kv", "compact", name, "--older-than", "0", "--force").out == (
         f"3 keys were removed from bucket {name} for good\n"
@@ -111,11 +111,11 @@ def test_keys_are_removed(do: Command, run: Command, bucket: Bucket) -> None:
 
 def test_changes_are_watched(do: Command, run: Command, bucket: Bucket) -> None:
     name = bucket.name
-    found = do("kv", "watch", name, "--wait", "100ms", "--json").objects
-    assert [(each["key"], each["operation"], each["value"]) for each in found] == [
+    printed = do("kv", "watch", name, "--wait", "100ms", "--json").objects
+    assert [(item["key"], item["operation"], item["value"]) for item in printed] == [
         ("bytes", "PUT", "/wA="), ("eu.colour", "PUT", "blue"), ("gone", "DELETE", None),
     ]  # fmt: skip
-    assert [each["revision"] for each in do("kv", "watch", name, "--history", "--count", 4, "--json").objects] == [
+    assert [entry["revision"] for entry in do("kv", "watch", name, "--history", "--count", 4, "--json").objects] == [
         1, 2, 3, 4,
     ]  # fmt: skip
     (line,) = do("kv", "watch", name, "eu.>", "--count", 1).out.splitlines()
@@ -130,7 +130,7 @@ def test_changes_are_watched(do: Command, run: Command, bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("kv", [True, False], ids=["kv", "object"])
-def test_the_life_of_a_bucket(kv: bool, do: Command, run: Command, name: str) -> None:
+def test_a_bucket_is_made_shown_changed_and_removed(kv: bool, do: Command, run: Command, name: str) -> None:
     group, title = ("kv", "Key-Value") if kv else ("object", "Object Store")
     bucket, attempt = partial(do, group), partial(run, group)
     options: tuple[str, ...] = ("--storage", "memory", "--description", "what colours are", "--metadata", "owner=me")
@@ -151,10 +151,10 @@ def test_the_life_of_a_bucket(kv: bool, do: Command, run: Command, name: str) ->
     assert lines[0] == f"{title} bucket {name}"
     shown = {"ttl 1h", "max bytes no limit", "metadata owner=me", *(["history 3", "max value size 1KiB"] if kv else [])}
     assert shown <= {*lines}
-    listed = {each["bucket"]: each for each in bucket("ls", "--json").json}
+    listed = {entry["bucket"]: entry for entry in bucket("ls", "--json").json}
     assert (listed[name]["description"], listed[name]["created"]) == ("what colours are", made["created"])
     row = ["0", "0B", "3", "1h"] if kv else ["0B", "memory", "1h"]
-    assert [name, "what", "colours", "are", *row] in [each[: 4 + len(row)] for each in bucket("ls").rows]
+    assert [name, "what", "colours", "are", *row] in [entry[: 4 + len(row)] for entry in bucket("ls").rows]
     # Changing it
     edit = ("edit", name, "--ttl", "2h", "--unset", "metadata")
     ran = attempt(*edit)
@@ -162,7 +162,7 @@ def test_the_life_of_a_bucket(kv: bool, do: Command, run: Command, name: str) ->
     assert "max_age: 1h -> 2h" in ran.out
     assert bucket(*edit, "--dry-run", "--json").json["changed"] is False
     changed = bucket(*edit, "--force", "--json").json
-    assert {"max_age", "metadata.owner"} == {each["field"] for each in changed["differences"]}
+    assert {"max_age", "metadata.owner"} == {item["field"] for item in changed["differences"]}
     info = bucket("info", name, "--json").json
     assert (info["ttl"], info["metadata"]) == (7200 * 10**9, {})
     if kv:

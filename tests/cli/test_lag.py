@@ -38,7 +38,7 @@ def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
     return name
 
 
-def test_the_table(admin: JetStreamAdmin, stream: str, run: Command) -> None:
+def test_the_table_has_a_row_for_each_consumer(admin: JetStreamAdmin, stream: str, run: Command) -> None:
     ran = run(stream)
     assert (ran.code, ran.err) == (0, "")
     headings, *rows = ran.rows
@@ -55,9 +55,9 @@ def test_the_table(admin: JetStreamAdmin, stream: str, run: Command) -> None:
 
 
 def test_json_is_exact(admin: JetStreamAdmin, stream: str, run: Command) -> None:
-    found = run(stream, "--json").json
-    assert list(found) == ["consumers"]
-    done, half, query = found["consumers"]
+    printed = run(stream, "--json").json
+    assert list(printed) == ["consumers"]
+    done, half, query = printed["consumers"]
     assert (done["age"], done["oldest"], done["spark_since"], done["exceeded"]) == (None, None, None, [])
     age = half.pop("age")
     assert half == {
@@ -78,15 +78,15 @@ def test_json_is_exact(admin: JetStreamAdmin, stream: str, run: Command) -> None
     assert (only["consumer"], only["pending"]) == ("query", 6)
 
 
-def test_limits(stream: str, run: Command) -> None:
+def test_an_exceeded_limit_ends_with_1_and_names_the_consumer(stream: str, run: Command) -> None:
     within = ["--max-pending", "6", "--max-ack-pending", "1", "--max-age", "1h"]
     assert (run(stream, *within).code, run(stream, *within).err) == (0, "")
     ran = run(stream, "--max-pending", 5)
     assert (ran.code, ran.err) == (1, f"consumer query of stream {stream}: 6 pending, more than 5\n")
     assert len(ran.rows) == 4, "the table is there all the same"
     ran = run(stream, "--max-ack-pending", 0)
-    said = f"consumer half of stream {stream}: 1 waiting for their acknowledgement, more than 0\n"
-    assert (ran.code, ran.err) == (1, said)
+    text = f"consumer half of stream {stream}: 1 waiting for their acknowledgement, more than 0\n"
+    assert (ran.code, ran.err) == (1, text)
     ran = run(stream, "--max-age", "1ns", "--max-pending", 3, "--json")
     done, half, query = ran.json["consumers"]
     assert (ran.code, done["exceeded"], len(half["exceeded"]), len(query["exceeded"])) == (1, [], 1, 2)
@@ -101,14 +101,14 @@ def test_an_age_that_cannot_be_told_is_too_old(admin: JetStreamAdmin, stream: st
     )
     assert run(stream, "--consumer", "last").rows[1] == [stream, "last", "2", "0", "0", "unknown"]
     ran = run(stream, "--consumer", "last", "--max-age", "1h")
-    said = f"consumer last of stream {stream}: the age of its oldest message cannot be told\n"
-    assert (ran.code, ran.err) == (1, said)
+    text = f"consumer last of stream {stream}: the age of its oldest message cannot be told\n"
+    assert (ran.code, ran.err) == (1, text)
     assert run(stream, "--consumer", "last", "--max-pending", 2).code == 0
     admin.consumers.next(stream, "last", 2)
     assert run(stream, "--consumer", "last", "--max-age", "1h").code == 0
 
 
-def test_a_message_that_went_meanwhile_is_no_alarm(
+def test_a_message_that_was_removed_meanwhile_is_no_alarm(
     admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the list of consumers and the look at the oldest message, `half` gets all, and `gone` is deleted."""
@@ -129,14 +129,14 @@ def test_a_message_that_went_meanwhile_is_no_alarm(
     assert [row[1:3] for row in ran.rows[1:]] == [["half", "0"]]
 
 
-def test_origins(name: str, admin: JetStreamAdmin, stream: str, run: Command) -> None:
+def test_limits_hold_for_mirrors_and_sources_too(name: str, admin: JetStreamAdmin, stream: str, run: Command) -> None:
     mirror, copy = f"{name}_MIRROR", f"{name}_COPY"
     admin.streams.create(name=mirror, mirror={"name": stream})
 
     wait_until(lambda: admin.streams.load(mirror).state.messages == 6, "the mirror copies")
-    found = run(mirror, "--origins", "--max-age", "1h", "--json")
-    assert (found.code, found.json["consumers"]) == (0, [])
-    (origin,) = found.json["origins"]
+    printed = run(mirror, "--origins", "--max-age", "1h", "--json")
+    assert (printed.code, printed.json["consumers"]) == (0, [])
+    (origin,) = printed.json["origins"]
     assert (origin["stream"], origin["origin"], origin["lag"], origin["error"]) == (mirror, stream, 0, "")
     assert 0 <= origin["active"] < 60
     ran = run(mirror, "--origins")
@@ -155,17 +155,17 @@ def test_origins(name: str, admin: JetStreamAdmin, stream: str, run: Command) ->
     assert (ran.code, ran.err.splitlines()[-1]) == (1, f"stream {copy}, copying {name}_NOWHERE: stream not found")
     assert ran.rows[-1] == [copy, f"{name}_NOWHERE", "0", "never", "stream", "not", "found"]
     assert run(stream, "--origins").err == "there are no mirrors and sources\n"
-    streams = {each["stream"] for each in run("--origins", "--json").json["origins"]}
+    streams = {item["stream"] for item in run("--origins", "--json").json["origins"]}
     assert {mirror, copy} <= streams
 
 
-def test_an_origin_that_was_not_heard_yet(
+def test_a_new_mirror_exceeds_no_limit_before_its_first_heartbeat(
     name: str, admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first heartbeat comes a second after a mirror was created: until its age is reached that exceeds no limit."""
     mirror = f"{name}_MIRROR"
     admin.streams.create(name=mirror, mirror={"name": stream})
-    silent = [OriginLag(each, stream, 0, None, "") for each in (mirror, f"{name}_GONE")]
+    silent = [OriginLag(item, stream, 0, None, "") for item in (mirror, f"{name}_GONE")]
     monkeypatch.setattr(JetStreamAdmin, "origin_lag", lambda self, stream=None: iter(silent))
     ran = run(mirror, "--origins", "--max-age", "1h")
     assert (ran.code, ran.err) == (0, "there are no consumers\n")

@@ -28,7 +28,7 @@ from tests.support.client import full
 from tests.support.command import on_terminal, run_command, run_process, succeed
 
 
-def test_version_help_and_groups() -> None:
+def test_version_and_help_are_printed() -> None:
     assert succeed("--version").out == f"spark-jetstream {spark_jetstream.__version__}\n"
     for arguments in (["--help"], ["demo", "--help"]):
         assert "Example: spark-jetstream demo --messages 50000" in succeed(*arguments).out
@@ -97,7 +97,7 @@ finally:
         ("stream ls -s {url}", _HEAVY - {"pyspark", "pandas", "yaml"}),
     ],
 )
-def test_what_answers_without_a_server_imports_no_large_packages(
+def test_answers_without_a_server_import_no_large_packages(
     line: str, imports: set[str], nats_server: NatsServer
 ) -> None:
     """Each of them takes longer to import than the answer may take, most of all after a TAB."""
@@ -114,7 +114,7 @@ def test_what_answers_without_a_server_imports_no_large_packages(
     assert {*last.split()[1:]} == imports
 
 
-def test_words_that_the_help_has_without_their_modules_are_theirs() -> None:
+def test_copied_words_equal_those_of_their_modules() -> None:
     assert tuple(ACKS) == consumer.ACKS
     assert doctor.PURPOSES == PURPOSES
 
@@ -122,7 +122,7 @@ def test_words_that_the_help_has_without_their_modules_are_theirs() -> None:
 # -- connection options --
 
 
-def test_connection_options_stand_before_and_behind_the_command(nats_server: NatsServer) -> None:
+def test_connection_options_stand_before_or_after_the_command(nats_server: NatsServer) -> None:
     url = nats_server.url
     before = succeed("--server", url, "--json", "account", "info").json
     behind = succeed("account", "info", "--server", url, "--json", "-o", "connectTimeout=60s", "-o", "retryTimeout=60s")
@@ -162,7 +162,7 @@ def test_a_context_and_a_variable_say_where_to_connect(
     ],
 )
 @pytest.mark.usefixtures("publisher")  # it makes KEPT
-def test_completion(line: str, offered: list[str], nats_server: NatsServer) -> None:
+def test_tab_completes_names_and_words(line: str, offered: list[str], nats_server: NatsServer) -> None:
     words = ["spark-jetstream", *line.format(url=nats_server.url).split()]
     shell = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     asked = {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", **shell}
@@ -182,7 +182,7 @@ def test_completion_can_be_shown(shell: str) -> None:
 # -- output --
 
 
-def test_what_comes_when_the_process_ends_is_one_line(nats_server_factory: Start) -> None:
+def test_a_failure_at_the_end_of_the_process_is_one_line(nats_server_factory: Start) -> None:
     """Nothing else comes from the libraries: of output that cannot be written (as on a full disk), of a login."""
     server = nats_server_factory(config='authorization { user: ann, password: "right" }')
     with open(os.devnull, "rb") as unwritable:
@@ -204,7 +204,7 @@ def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
 
 def test_tables_are_never_cut_and_obey_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     written = ascii_output(monkeypatch)
-    columns = {"a": lambda each: each, "b": len, "": lambda each: ""}
+    columns = {"a": lambda item: item, "b": len, "": lambda item: ""}
     Output(as_json=False).table(["x" * 30_000, "\u65e5\x1b[2J"], columns, data=str, empty="")
     heading, first, second, end = written.getvalue().decode().split("\n")
     assert heading.split() == ["a", "b"]
@@ -248,7 +248,9 @@ class _Keyboard(io.StringIO):
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (EOFError, 1)])
-def test_a_question_that_nobody_answers(error: type[BaseException], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_without_an_answer_is_a_no(
+    error: type[BaseException], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", _Keyboard(error))
     with pytest.raises(typer.Exit) as ended:
         Output(as_json=False).confirm("Really?", force=False)

@@ -28,17 +28,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_to_and_from_files(
+def test_objects_are_put_from_and_got_into_files(
     do: Command, run: Command, bucket: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     put = do("put", bucket, file, "--json").json
     assert (put["name"], put["size"], put["chunks"]) == ("cat.bin", len(DATA), 3)
     more = ("-H", "Kind: cat", "--metadata", "a=b", "--chunk-size", "10k")
-    said = do("put", bucket, file, "--name", "pets/tom.bin", *more).out
-    assert said == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
-    told = do("info", bucket, "pets/tom.bin", "--json").json
-    assert (told["headers"], told["metadata"], told["chunks"]) == ({"Kind": ["cat"]}, {"a": "b"}, 30)
+    output = do("put", bucket, file, "--name", "pets/tom.bin", *more).out
+    assert output == f"object pets/tom.bin of bucket {bucket} has 300,000 bytes\n"
+    shown = do("info", bucket, "pets/tom.bin", "--json").json
+    assert (shown["headers"], shown["metadata"], shown["chunks"]) == ({"Kind": ["cat"]}, {"a": "b"}, 30)
     assert put["digest"] in do("info", bucket, "cat.bin").out
 
     got = do("get", bucket, "pets/tom.bin", "--json").json
@@ -51,13 +51,13 @@ def test_to_and_from_files(
     assert run("get", bucket, "cat.bin", "-O", tmp_path, "--force").code == 2
 
 
-def test_standard_input_and_output(do: Command, bucket: str) -> None:
+def test_objects_go_through_standard_input_and_output(do: Command, bucket: str) -> None:
     for data in (b"", b"x", DATA):
         do("put", bucket, "-", "--name", "piped", "--force", stdin=data)
         assert do("get", bucket, "piped", "--output", "-").raw == data
 
 
-def test_no_file_outside_of_the_folder(
+def test_no_name_leads_out_of_the_folder(
     do: Command, run: Command, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = tmp_path / "inner"
@@ -72,7 +72,7 @@ def test_no_file_outside_of_the_folder(
     assert (os.listdir(inner), os.listdir(tmp_path)) == (["escaped"], ["inner"])
 
 
-def test_lists(do: Command, bucket: str, admin: JetStreamAdmin) -> None:
+def test_ls_shows_objects_links_and_deletions(do: Command, bucket: str, admin: JetStreamAdmin) -> None:
     assert do("ls", bucket).err == f"bucket {bucket} has no objects\n"
     assert do("ls", bucket, "--json").json == []
     there = admin.objects.bucket(bucket)
@@ -85,14 +85,14 @@ def test_lists(do: Command, bucket: str, admin: JetStreamAdmin) -> None:
     assert [row.split()[:2] for row in rows[1:]] == [["a\\x1b[31m", "1B"], ["b", "293.0KiB"], ["l", "0B"]]
     assert rows[3].endswith(f"link to b of bucket {bucket}")
     listed = do("ls", bucket, "--deleted", "--json").json
-    assert [(each["name"], each["deleted"]) for each in listed] == [
+    assert [(item["name"], item["deleted"]) for item in listed] == [
         ("a\x1b[31m", False), ("b", False), ("l", False), ("z", True),
     ]  # fmt: skip
     assert listed[2]["link"] == {"bucket": bucket, "name": "b"}
     assert do("info", bucket, "z", "--deleted", "--json").json["deleted"] is True
 
 
-def test_changes(do: Command, run: Command, bucket: str, admin: JetStreamAdmin) -> None:
+def test_describe_link_and_rm_change_objects(do: Command, run: Command, bucket: str, admin: JetStreamAdmin) -> None:
     there = admin.objects.bucket(bucket)
     there.put("a", DATA, description="old", headers={"H": "1"})
     changed = do("describe", bucket, "a", "--rename", "b", "--description", "new", "--json").json
@@ -111,13 +111,13 @@ def test_changes(do: Command, run: Command, bucket: str, admin: JetStreamAdmin) 
     assert (ran.code, ran.err) == (1, f"spark-jetstream: there is no object 'b' in bucket {bucket}: it was deleted\n")
 
 
-def test_watching(do: Command, run: Command, bucket: str, admin: JetStreamAdmin) -> None:
+def test_watch_prints_each_change(do: Command, run: Command, bucket: str, admin: JetStreamAdmin) -> None:
     there = admin.objects.bucket(bucket)
     there.put("a", DATA)
     there.put("b", b"x")
     there.delete("b")
     seen = do("watch", bucket, "--wait", "200ms", "--json").objects
-    assert [(each["name"], each["deleted"]) for each in seen] == [("a", False), ("b", True)]
+    assert [(item["name"], item["deleted"]) for item in seen] == [("a", False), ("b", True)]
     assert [row.split(maxsplit=1)[1] for row in do("watch", bucket, "--count", "2").out.splitlines()] == [
         "a: 300,000 bytes", "b: deleted",
     ]  # fmt: skip

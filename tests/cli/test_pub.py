@@ -30,18 +30,18 @@ def stored(admin: JetStreamAdmin, stream: str) -> list[StoredMessage]:
     return list(admin.messages.read(stream))
 
 
-def test_one_message(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+def test_a_message_is_stored_byte_for_byte(do: Command, admin: JetStreamAdmin, stream: str) -> None:
     assert do(f"{stream}.a", "é").out == f"stored 1 message: stream {stream}, sequence 1\n"
     assert do(f"{stream}.a", "-", "--json", stdin=b"\x00\xff\r\n").json == {
         "messages": 1, "duplicates": 0, "streams": {stream: {"first_seq": 2, "last_seq": 2}},
     }  # fmt: skip
     assert do(f"{stream}.b", stdin=b"").code == 0
-    assert [(each.subject, each.data) for each in stored(admin, stream)] == [
+    assert [(message.subject, message.data) for message in stored(admin, stream)] == [
         (f"{stream}.a", "é".encode()), (f"{stream}.a", b"\x00\xff\r\n"), (f"{stream}.b", b""),
     ]  # fmt: skip
 
 
-def test_templates_and_headers(
+def test_templates_are_filled_in_for_each_message(
     do: Command, admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = dt.datetime(2026, 3, 1, 0, 5, 9, 876_543).astimezone()
@@ -54,25 +54,25 @@ def test_templates_and_headers(
     ran = do(f"{stream}.{{{{Count}}}}", data, *headers, "--count", 20)
     assert ran.out == f"stored 20 messages: stream {stream}, sequences 1 to 20\n"
     messages = stored(admin, stream)
-    assert [each.subject for each in messages] == [f"{stream}.{number}" for number in range(1, 21)]
+    assert [message.subject for message in messages] == [f"{stream}.{number}" for number in range(1, 21)]
     assert messages[6].headers == {"Number": ["7", "x"], "Time": ["a:b"]}
-    parts = [each.data.decode().split("|") for each in messages]
-    assert [each[:2] for each in parts] == [[str(number)] * 2 for number in range(1, 21)]
-    assert len({each[6] for each in parts}) == 20
+    parts = [message.data.decode().split("|") for message in messages]
+    assert [item[:2] for item in parts] == [[str(number)] * 2 for number in range(1, 21)]
+    assert len({item[6] for item in parts}) == 20
     _, _, kitchen, stamp, unix, nano, _, random, rest = parts[-1]
     assert (kitchen, int(unix), int(nano)) == ("12:05AM", int(now.timestamp()), nanos)
     assert dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")) == now.replace(microsecond=0)
-    assert {len(each[7]) for each in parts} <= {3, 4, 5}
+    assert {len(item[7]) for item in parts} <= {3, 4, 5}
     assert random.isalnum()
     assert rest == '{"a":{"b":1}}'
     do(f"{stream}.a", "{{Nothing}} {{", "--no-templates")
     assert stored(admin, stream)[-1].data == b"{{Nothing}} {{"
 
 
-def test_lines_of_standard_input(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+def test_each_line_of_standard_input_is_a_message(do: Command, admin: JetStreamAdmin, stream: str) -> None:
     ran = do(f"{stream}.a", "--send-on", "newline", "--json", stdin=b"one\r\n\n{{Count}}\nlast")
     assert ran.json["messages"] == 4
-    assert [each.data for each in stored(admin, stream)] == [b"one", b"", b"3", b"last"]
+    assert [message.data for message in stored(admin, stream)] == [b"one", b"", b"3", b"last"]
     assert do(f"{stream}.a", "--send-on", "newline").out == "nothing to publish\n"
 
 
@@ -87,7 +87,7 @@ def test_many_messages_are_under_way_at_a_time(do: Command, admin: JetStreamAdmi
     assert admin.streams.load(stream).state.messages == count
 
 
-def test_the_connection_is_lost_while_messages_are_under_way(
+def test_messages_are_stored_once_when_the_connection_is_lost(
     admin: JetStreamAdmin, stream: str, nats_server: NatsServer
 ) -> None:
     count = 20_000
@@ -100,7 +100,9 @@ def test_the_connection_is_lost_while_messages_are_under_way(
     assert admin.streams.load(stream).state.messages == count
 
 
-def test_what_cannot_be_published(run: Command, admin: JetStreamAdmin, stream: str) -> None:
+def test_a_refused_message_ends_with_1_and_says_how_many_were_stored(
+    run: Command, admin: JetStreamAdmin, stream: str
+) -> None:
     refused(run("nobody.here", "x"), 1, "at subject 'nobody.here': no stream captures this subject", "0 messages")
     admin.streams.update(stream, max_msg_size=100)
     ran = run(f"{stream}.a", "--send-on", "newline", stdin=b"x\n" + b"y" * 200 + b"\nz\n")
@@ -110,7 +112,7 @@ def test_what_cannot_be_published(run: Command, admin: JetStreamAdmin, stream: s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("a b", "x"), "there are blanks"),
         (("a.{{Random 0 0}}", "x"), "a token between the dots is empty"),
@@ -127,5 +129,5 @@ def test_what_cannot_be_published(run: Command, admin: JetStreamAdmin, stream: s
         (("a", "x", "--count", "0"), "greater than or equal to 1"),
     ],
 )
-def test_wrong_usage(run: Command, arguments: tuple[str, ...], said: str) -> None:
-    refused(run(*arguments), 2, said)
+def test_a_wrong_argument_ends_with_2(run: Command, arguments: tuple[str, ...], text: str) -> None:
+    refused(run(*arguments), 2, text)

@@ -25,7 +25,7 @@ class Served(NamedTuple):
     """A running command, the line that it printed, and the ids of the nats-servers that it started."""
 
     process: subprocess.Popen[str]
-    said: dict[str, Any]
+    ready: dict[str, Any]
     servers: list[int]
 
     def end(self, number: signal.Signals) -> tuple[int, str, str]:
@@ -54,22 +54,22 @@ def servers_of(pid: int) -> list[int]:
 def serving(*arguments: object) -> Iterator[Served]:
     with running("server", "--port", 0, "--json", *arguments) as command:
         assert command.stdout is not None
-        said = json.loads(command.stdout.readline())
-        yield Served(command, said, servers_of(command.pid))
+        ready = json.loads(command.stdout.readline())
+        yield Served(command, ready, servers_of(command.pid))
 
 
 def test_streams_stay_in_the_store_directory(tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     with serving("--store-dir", keep) as served:
-        with JetStreamAdmin(servers=served.said["url"]) as admin:
+        with JetStreamAdmin(servers=served.ready["url"]) as admin:
             admin.streams.create(name="ORDERS", subjects=["orders"])
             assert admin.publish("orders", "one").seq == 1
-        assert served.said["store_dir"] == str(keep)
+        assert served.ready["store_dir"] == str(keep)
         code, out, err = served.end(signal.SIGTERM)
         assert (code, out) == (0, "")
         assert err == f"Ctrl-C ends the server. It keeps its streams in {keep}\n"
     with serving("--store-dir", keep) as served:
-        with JetStreamAdmin(servers=served.said["url"]) as admin:
+        with JetStreamAdmin(servers=served.ready["url"]) as admin:
             assert admin.messages.get("ORDERS", 1).data == b"one"
         assert served.end(signal.SIGINT)[0] == 0
 
@@ -77,7 +77,7 @@ def test_streams_stay_in_the_store_directory(tmp_path: Path) -> None:
 def test_a_killed_command_leaves_no_server() -> None:
     with serving() as served:
         assert len(served.servers) == 1
-        assert served.said["store_dir"] is None
+        assert served.ready["store_dir"] is None
         code, _, err = served.end(signal.SIGKILL)
         assert code == -signal.SIGKILL
         assert "It keeps nothing: its streams are gone when it ends, unless --store-dir names a folder" in err
@@ -88,35 +88,37 @@ def test_a_server_that_ends_by_itself_ends_the_command() -> None:
         os.kill(served.servers[0], signal.SIGTERM)
         _, err = served.process.communicate(timeout=60)
         assert served.process.returncode == 1
-        assert f"spark-jetstream: {served.said['url']} has ended: " in err
+        assert f"spark-jetstream: {served.ready['url']} has ended: " in err
 
 
 @pytest.mark.full
 def test_three_servers_are_a_cluster() -> None:
     with serving("--nodes", 3) as served:
-        assert len(served.said["url"].split(",")) == len(served.servers) == 3
-        with JetStreamAdmin(servers=served.said["url"]) as admin:
+        assert len(served.ready["url"].split(",")) == len(served.servers) == 3
+        with JetStreamAdmin(servers=served.ready["url"]) as admin:
             info = admin.streams.create(name="ORDERS", subjects=["orders"], num_replicas=3)
             assert info.config.num_replicas == 3
             assert admin.publish("orders", "one").seq == 1
         assert served.end(signal.SIGTERM)[0] == 0
 
 
-def test_a_port_that_is_taken(nats_server: NatsServer) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+def test_a_taken_port_is_named(nats_server: NatsServer) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     for arguments in ((), ("--nodes", 3)):
         ran = run_command("server", "--port", nats_server.port, *arguments)
         refused(ran, 1, f"127.0.0.1:{nats_server.port} is in use: choose other ports with --port")
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_store_directory_that_cannot_be(tmp_path: Path) -> None:
+def test_a_wrong_store_directory_ends_with_the_servers_reason(tmp_path: Path) -> None:
     (tmp_path / "jetstream").touch()
     ran = run_command("server", "--port", 0, "--store-dir", tmp_path)
     refused(ran, 1, "nats-server did not start: it ended with exit code 1: ", "[FTL]")
 
 
-def test_a_server_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(process, "DISTRIBUTION", "no-such-distribution")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -35,14 +35,14 @@ def filled(do: Command, publisher: Publisher, name: str) -> str:
 
 
 def config(do: Command, stream: str) -> dict[str, Any]:
-    found: dict[str, Any] = do("stream", "info", stream, "--json").json["config"]
-    return found
+    printed: dict[str, Any] = do("stream", "info", stream, "--json").json["config"]
+    return printed
 
 
 # -- look --
 
 
-def test_ls_and_names(do: Command, filled: str) -> None:
+def test_ls_and_names_show_the_streams_of_a_subject(do: Command, filled: str) -> None:
     do("stream", "add", f"{filled}B", "--subjects", f"{filled}b", "--storage", "memory", "--retention", "interest")
     table = do("stream", "ls").rows
     assert table[0] == ["name", "storage", "retention", "messages", "size", "consumers", "last", "message"]
@@ -60,7 +60,7 @@ def test_ls_and_names(do: Command, filled: str) -> None:
     assert do("stream", "names", "--subject", f"{filled}.*", "--json").json == [filled]
 
 
-def test_ls_of_a_part(run: Command, nats_server: NatsServer) -> None:
+def test_ls_of_some_servers_shows_them_and_ends_with_1(run: Command, nats_server: NatsServer) -> None:
     """A server of the cluster did not answer: what is there is shown, and it is no success."""
     state = {"messages": 1, "bytes": 2, "first_seq": 1, "last_seq": 1}
     stream = {"config": {"name": "A"}, "created": "2026-01-01T00:00:00Z", "state": state}
@@ -74,7 +74,7 @@ def test_ls_of_a_part(run: Command, nats_server: NatsServer) -> None:
         assert (ran.code, ran.out) == (1, "")
 
 
-def test_info_and_subjects(do: Command, nats_server: NatsServer, filled: str) -> None:
+def test_info_shows_the_fields_that_matter(do: Command, nats_server: NatsServer, filled: str) -> None:
     configuration, _, state = do("stream", "info", filled).out.partition("State\n")
     pairs = {row[0]: row[1:] for row in map(str.split, configuration.splitlines()) if row}
     held = {row[0]: row[1:] for row in map(str.split, state.splitlines())}
@@ -105,7 +105,7 @@ def test_info_and_subjects(do: Command, nats_server: NatsServer, filled: str) ->
     assert (nothing.out, nothing.err) == ("", f"stream {filled} has no messages on nowhere\n")
 
 
-def test_info_of_copies(do: Command, filled: str, nats_server: NatsServer) -> None:
+def test_info_shows_what_a_stream_copies(do: Command, filled: str, nats_server: NatsServer) -> None:
     do("stream", "add", f"{filled}M", "--mirror", filled)
     do("stream", "add", f"{filled}S", "--sources", f"{filled},{filled}nowhere")
     wait_until(lambda: stored(nats_server.url, f"{filled}M") == 12, "the mirror has all")
@@ -122,7 +122,7 @@ def test_info_of_copies(do: Command, filled: str, nats_server: NatsServer) -> No
 # -- messages --
 
 
-def test_get_one(do: Command, nats_server: NatsServer, filled: str) -> None:
+def test_get_prints_a_message(do: Command, nats_server: NatsServer, filled: str) -> None:
     whole = do("stream", "get", filled, 3, "--json").json
     other = ask(nats_server.url, lambda js: js.get_msg(filled, 3))
     assert (whole["subject"], whole["seq"], whole["data"].encode()) == (other.subject, other.seq, other.data)
@@ -136,9 +136,9 @@ def test_get_one(do: Command, nats_server: NatsServer, filled: str) -> None:
     assert do("stream", "get", filled, 2, "--raw").raw == BINARY
 
 
-def test_get_several(do: Command, filled: str) -> None:
+def test_get_prints_several_messages(do: Command, filled: str) -> None:
     def sequences(*options: object) -> list[int]:
-        return [each["seq"] for each in do("stream", "get", filled, *options, "--json").json]
+        return [entry["seq"] for entry in do("stream", "get", filled, *options, "--json").json]
 
     assert do("stream", "get", filled, "--from", 10, "--raw").raw == b"101112"
     assert sequences("--from", 11) == [11, 12]
@@ -148,7 +148,7 @@ def test_get_several(do: Command, filled: str) -> None:
     assert sequences("--since", time, "--count", 2, "--subject", f"{filled}.a") == [6, 7]
     assert sequences("--since", "2036-03-01T12:00:00Z") == []
     some = do("stream", "get", filled, "--from", 1, "--json")
-    assert [each["seq"] for each in some.json] == list(range(1, 11))
+    assert [item["seq"] for item in some.json] == list(range(1, 11))
     assert some.err == "these are the first 10: --count N for more\n"
     assert do("stream", "get", filled, "--from", 3, "--json").err == ""
     nothing = do("stream", "get", filled, "--from", 99)
@@ -163,17 +163,19 @@ def test_get_several(do: Command, filled: str) -> None:
             assert do("stream", "get", filled, *chosen, "--json", *direct).json["seq"] == sequence
 
 
-def test_delete_msg_purge_and_rm(do: Command, run: Command, nats_server: NatsServer, filled: str) -> None:
-    said = do("stream", "delete-msg", filled, 1, "--force").out
-    assert said == f"message 1 of stream {filled} was erased\n"
-    said = do("stream", "delete-msg", filled, 2, "--no-erase", "--force", "--json").json
-    assert said == {"stream": filled, "seq": 2, "erased": False}
+def test_delete_msg_purge_and_rm_say_what_they_removed(
+    do: Command, run: Command, nats_server: NatsServer, filled: str
+) -> None:
+    output = do("stream", "delete-msg", filled, 1, "--force").out
+    assert output == f"message 1 of stream {filled} was erased\n"
+    output = do("stream", "delete-msg", filled, 2, "--no-erase", "--force", "--json").json
+    assert output == {"stream": filled, "seq": 2, "erased": False}
     state = do("stream", "info", filled, "--json").json["state"]
     assert (state["messages"], state["first_seq"]) == (10, 3)
-    said = do("stream", "purge", filled, "--subject", f"{filled}.a", "--keep", 6, "--force").out
-    assert said == f"3 messages of stream {filled} were removed\n"
-    said = do("stream", "purge", filled, "--sequence", 9, "--force", "--json").json
-    assert said == {"stream": filled, "purged": 3}
+    output = do("stream", "purge", filled, "--subject", f"{filled}.a", "--keep", 6, "--force").out
+    assert output == f"3 messages of stream {filled} were removed\n"
+    output = do("stream", "purge", filled, "--sequence", 9, "--force", "--json").json
+    assert output == {"stream": filled, "purged": 3}
     assert do("stream", "purge", filled, "--force", "--json").json["purged"] == 4
     assert stored(nats_server.url, filled) == 0
     assert do("stream", "rm", filled, "--force", "--json").json == {"stream": filled, "deleted": True}
@@ -183,7 +185,7 @@ def test_delete_msg_purge_and_rm(do: Command, run: Command, nats_server: NatsSer
 # -- create and change --
 
 
-def test_add_and_copy(do: Command, run: Command, name: str) -> None:
+def test_add_and_copy_create_or_leave_unchanged(do: Command, run: Command, name: str) -> None:
     line = ("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "30s")
     assert do(*line).out == f"stream {name} was created; it stores {name}.>\n"
     made = config(do, name)
@@ -205,7 +207,9 @@ def test_add_and_copy(do: Command, run: Command, name: str) -> None:
     assert config(do, f"{name}C")["mirror"] == {"name": name}
 
 
-def test_what_may_not_be_looked_at_was_perhaps_created(nats_server_factory: Start, no_connection_left: None) -> None:
+def test_a_stream_that_may_not_be_looked_at_counts_as_there(
+    nats_server_factory: Start, no_connection_left: None
+) -> None:
     """The server gives the same answer for a stream that it creates and for one that exists."""
     may = '{ publish: "$JS.API.STREAM.CREATE.>", subscribe: "_INBOX.>" }'
     server = nats_server_factory(config=f"authorization {{ users: [{{ user: a, password: p, permissions: {may} }}] }}")
@@ -214,7 +218,7 @@ def test_what_may_not_be_looked_at_was_perhaps_created(nats_server_factory: Star
         assert ran.out == "stream S exists; it stores S\n"
 
 
-def test_templates_and_files(do: Command, name: str, tmp_path: Path) -> None:
+def test_options_win_over_files_and_these_over_templates(do: Command, name: str, tmp_path: Path) -> None:
     do("stream", "add", f"{name}A", "--template", "work-queue", "--max-msgs", 10)
     queue = config(do, f"{name}A")
     assert (queue["retention"], queue["discard"], queue["max_msgs"]) == ("workqueue", "new", 10)
@@ -228,7 +232,7 @@ def test_templates_and_files(do: Command, name: str, tmp_path: Path) -> None:
     assert (made["allow_direct"], made["name"]) == (True, f"{name}B")
 
 
-def test_edit(do: Command, run: Command, name: str, tmp_path: Path) -> None:
+def test_edit_shows_risks_asks_and_changes(do: Command, run: Command, name: str, tmp_path: Path) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>", "--metadata", "owner=me", "--max-msgs", 5)
     edit = ("stream", "edit", name, "--max-age", "1h", "--deny-delete")
     lines = [
@@ -262,7 +266,9 @@ def test_edit(do: Command, run: Command, name: str, tmp_path: Path) -> None:
     assert (changed["max_msgs"], changed["max_age"]) == (8, 7200 * 10**9)
 
 
-def test_edit_as_json_and_seal(do: Command, run: Command, nats_server: NatsServer, name: str) -> None:
+def test_edit_prints_differences_as_json_and_seal_asks(
+    do: Command, run: Command, nats_server: NatsServer, name: str
+) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>")
     edit = ("stream", "edit", name, "--max-bytes", "1k", "--force", "--json")
     risk = "messages beyond it are deleted at once"
@@ -274,7 +280,7 @@ def test_edit_as_json_and_seal(do: Command, run: Command, nats_server: NatsServe
     assert do(*edit).json == {"stream": name, "changed": False, "differences": []}
     ran = run("stream", "edit", name, "--storage", "memory", "--max-age", "1h", "--force", "--json")
     assert (ran.code, ran.json["changed"]) == (1, False)
-    assert [(each["field"], each.get("refused")) for each in ran.json["differences"]] == [
+    assert [(item["field"], item.get("refused")) for item in ran.json["differences"]] == [
         ("max_age", None),
         ("storage", "it can never change"),
     ]
@@ -298,9 +304,11 @@ def nothing(tmp_path: Path) -> Path:
 
 def test_an_option_has_the_docstring_and_the_values_of_its_field(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    said = " ".join(run("stream", "edit", "--help").out.split())
-    assert "--max-age DURATION How long messages stay; 0 for ever." in said
-    assert "--duplicate-window DURATION How long message ids are remembered; 0 for two minutes, or --max-age if" in said
+    output = " ".join(run("stream", "edit", "--help").out.split())
+    assert "--max-age DURATION How long messages stay; 0 for ever." in output
+    assert (
+        "--duplicate-window DURATION How long message ids are remembered; 0 for two minutes, or --max-age if" in output
+    )
 
 
 @pytest.mark.usefixtures("api")  # it makes what mirrors and sources copy
@@ -309,13 +317,13 @@ def test_every_kind_of_stream_is_made_by_options(kind: str, do: Command, name: s
     subjects = {} if "mirror" in STREAMS[kind] else {"subjects": [f"{name}.>"]}
     config = {**subjects, **STREAMS[kind], "name": name}
     # As people write it: durations with their units.
-    said = rendered(StreamConfig.parse(config, kind))
-    options = written({field: value for field, value in said.items() if field != "name"})
+    fields = rendered(StreamConfig.parse(config, kind))
+    options = written({field: value for field, value in fields.items() if field != "name"})
     made = do("stream", "add", name, *options, "--config", nothing, "--json").json
     assert differences(StreamConfig.parse(config, ""), StreamConfig.from_server(made["config"])) == []
 
 
-def test_what_may_be_written_in_short(do: Command, name: str, nothing: Path) -> None:
+def test_parts_of_a_configuration_have_short_forms(do: Command, name: str, nothing: Path) -> None:
     given = [
         *("--subjects", f"{name}.a, {name}.b.*", "--subjects", f'["{name}.c,d"]', "--no-ack"),
         *("--sources", "NEAR,FAR", "--sources", "name=HUB,filter_subject=h.>,external.api=$JS.hub.API"),
@@ -347,7 +355,7 @@ def test_what_may_be_written_in_short(do: Command, name: str, nothing: Path) -> 
 # -- servers, and a terminal --
 
 
-def test_on_a_cluster(nats_cluster: NatsCluster) -> None:
+def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> None:
     stream = "PLACED"
 
     def run(*line: object) -> Ran:
@@ -358,31 +366,31 @@ def test_on_a_cluster(nats_cluster: NatsCluster) -> None:
     with JetStreamAdmin(servers=nats_cluster.url) as admin:
 
         def servers(consumer: str = "") -> list[str]:
-            found = admin.consumers.replicas(stream, consumer) if consumer else admin.streams.replicas(stream)
-            whole = len(found) == 2 and found[0].leader and all(replica.current for replica in found)
-            return [replica.server for replica in found] if whole else []
+            replicas = admin.consumers.replicas(stream, consumer) if consumer else admin.streams.replicas(stream)
+            whole = len(replicas) == 2 and replicas[0].leader and all(replica.current for replica in replicas)
+            return [replica.server for replica in replicas] if whole else []
 
         wait_until(lambda: bool(servers()), "two replicas that are up to date", 30)
         leader, other = servers()
         rows = {row[0]: row[1:] for row in run("stream", "info", stream).rows if row}
         assert rows["servers"][:3] == [leader, "(leader),", other]
-        said = run("stream", "step-down", stream, "--preferred", other, "--json").json
-        assert said == {"stream": stream, "leader_before": leader, "preferred": other}
+        output = run("stream", "step-down", stream, "--preferred", other, "--json").json
+        assert output == {"stream": stream, "leader_before": leader, "preferred": other}
         wait_until(lambda: servers()[:1] == [other], f"{other} leads", 30)
 
         wait_until(lambda: bool(servers("c")), "two replicas of the consumer", 30)
         first, second = servers("c")
         shown = run("consumer", "info", stream, "c").out
         assert f"{first} (leader), {second} (current, " in shown
-        said = run("consumer", "step-down", stream, "c").out
-        assert said == f"{first} steps down from consumer c of stream {stream}\n"
+        output = run("consumer", "step-down", stream, "c").out
+        assert output == f"{first} steps down from consumer c of stream {stream}\n"
         wait_until(lambda: servers("c")[:1] == [second], f"{second} leads", 30)
-        said = run("consumer", "step-down", stream, "c", "--preferred", first, "--json").json
-        assert said == {"stream": stream, "consumer": "c", "leader_before": second, "preferred": first}
+        output = run("consumer", "step-down", stream, "c", "--preferred", first, "--json").json
+        assert output == {"stream": stream, "consumer": "c", "leader_before": second, "preferred": first}
         wait_until(lambda: servers("c")[:1] == [first], f"{first} leads", 30)
 
-        said = run("stream", "peer-remove", stream, leader, "--force", "--json").json
-        assert said == {"stream": stream, "removed": leader}
+        output = run("stream", "peer-remove", stream, leader, "--force", "--json").json
+        assert output == {"stream": stream, "removed": leader}
         wait_until(lambda: bool(servers()) and leader not in servers(), "another server keeps it", 30)
         ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=nats_cluster.url)
         refused(ran, 1, f"remove server nobody from stream {stream}")
@@ -390,7 +398,7 @@ def test_on_a_cluster(nats_cluster: NatsCluster) -> None:
 
 
 @pytest.mark.full
-def test_it_asks_and_shows_how_far_it_is(
+def test_a_terminal_shows_questions_and_progress(
     do: Command, publisher: Publisher, nats_server: NatsServer, name: str, tmp_path: Path
 ) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>")

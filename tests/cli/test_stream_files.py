@@ -38,10 +38,12 @@ def describe(tmp_path: Path, name: str) -> Describe:
 def there(publisher: Publisher, name: str) -> list[dict[str, Any]]:
     """The configurations of a stream and of its consumers."""
     consumers = publisher.api(f"CONSUMER.LIST.{name}")["consumers"]
-    return [each["config"] for each in (publisher.api(f"STREAM.INFO.{name}"), *consumers)]
+    return [consumer["config"] for consumer in (publisher.api(f"STREAM.INFO.{name}"), *consumers)]
 
 
-def test_apply_and_again(do: Command, run: Command, publisher: Publisher, name: str, describe: Describe) -> None:
+def test_apply_changes_what_differs_and_no_more(
+    do: Command, run: Command, publisher: Publisher, name: str, describe: Describe
+) -> None:
     file = describe("streams.yaml")
     lines = [
         f"+ create stream {name}",
@@ -95,7 +97,7 @@ def test_apply_and_again(do: Command, run: Command, publisher: Publisher, name: 
     assert do("stream", "apply", file, "--given-only", "--check").out.endswith("nothing to change\n")
 
 
-def test_what_is_refused_changes_nothing(
+def test_a_refused_part_changes_nothing(
     do: Command, run: Command, publisher: Publisher, name: str, describe: Describe
 ) -> None:
     do("stream", "apply", describe(), "--force")
@@ -123,7 +125,7 @@ def test_what_is_refused_changes_nothing(
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_what_is_exported_is_applied_without_a_change(
+def test_an_export_is_applied_without_a_change(
     form: str, do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
 ) -> None:
     since = "2026-03-01T12:00:00.123456789Z"
@@ -173,13 +175,13 @@ def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, An
 
 @pytest.mark.parametrize("whole", [True, False], ids=["info", "its configuration"])
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_what_info_prints_is_applied(
+def test_the_output_of_info_is_a_description(
     form: str, whole: bool, do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
 ) -> None:
     """Of a server, and so of any client that prints what the server says."""
     do("stream", "apply", describe(max_bytes="1g"), "--force")
     stream = publisher.api(f"STREAM.INFO.{name}")
-    consumers = [publisher.api(f"CONSUMER.INFO.{name}.{each}") for each in ("audit", "billing")]
+    consumers = [publisher.api(f"CONSUMER.INFO.{name}.{item}") for item in ("audit", "billing")]
     if not whole:
         stream, consumers = stream["config"], [consumer["config"] for consumer in consumers]
     file = tmp_path / f"printed.{form}"
@@ -211,7 +213,7 @@ def filled(do: Command, publisher: Publisher, name: str) -> str:
     return name
 
 
-def test_there_and_back(do: Command, nats_server: NatsServer, filled: str, tmp_path: Path) -> None:
+def test_a_backup_is_restored_whole(do: Command, nats_server: NatsServer, filled: str, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "saved.tar"
     made = do("stream", "backup", filled, target, "--json").json
     assert (made["stream"], made["path"], made["messages"], made["consumers"]) == (filled, str(target), 20, True)
@@ -232,16 +234,18 @@ def test_there_and_back(do: Command, nats_server: NatsServer, filled: str, tmp_p
     config = do("stream", "info", copy, "--json").json["config"]
     assert (config["subjects"], config["description"]) == ([subjects], "x")
     do("stream", "rm", filled, "--force")
-    said = do("stream", "restore", target).out
-    assert said.startswith(f"stream {filled} was restored from {target}: 20 messages; its checksum was right, SHA-256 ")
+    output = do("stream", "restore", target).out
+    assert output.startswith(
+        f"stream {filled} was restored from {target}: 20 messages; its checksum was right, SHA-256 "
+    )
     assert do("stream", "get", filled, 20, "--raw").raw == b"19"
 
 
-def test_backups_of_other_content(do: Command, run: Command, filled: str, tmp_path: Path) -> None:
+def test_a_restore_says_what_is_not_as_it_was(do: Command, run: Command, filled: str, tmp_path: Path) -> None:
     """Without consumers, with changes, and without checksums."""
     saved = tmp_path / "saved"
-    said = do("stream", "backup", filled, saved, "--no-consumers").out
-    assert said.startswith(f"stream {filled} was saved at {saved}: 20 messages in ")
+    output = do("stream", "backup", filled, saved, "--no-consumers").out
+    assert output.startswith(f"stream {filled} was saved at {saved}: 20 messages in ")
     restore = ("stream", "restore", saved, "--name", f"{filled}COPY", "--subjects", f"{filled}copy.>")
     ran = run(*restore, "--max-msgs", 5)
     assert ran.code == 1

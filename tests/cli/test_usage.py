@@ -195,18 +195,18 @@ def state(admin: JetStreamAdmin) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("code", "line", "said"),
+    ("code", "line", "text"),
     [*((2, *case) for case in WRONG), *((1, *case) for case in FAILS), *((2, line, _MONTHS) for line in LONG_MINUTES)],
 )
 def test_a_line_says_what_is_wrong_and_nothing_is_changed(
-    code: int, line: str, said: str, words: Any, run: Command
+    code: int, line: str, text: str, words: Any, run: Command
 ) -> None:
     ran = run(*words(line), **({"url": None} if line.startswith("demo") else {}))
-    refused(ran, code, said)
+    refused(ran, code, text)
     assert ran.err.startswith("spark-jetstream: ")
 
 
-def test_no_server(words: Any, run: Command) -> None:
+def test_a_command_without_a_server_ends_with_3_at_once(words: Any, run: Command) -> None:
     for line in NO_SERVER:
         # It would wait for 5 minutes; localhost may have two addresses.
         ran = run(*words(line), "-o", "connectTimeout=5m", url="nats://127.0.0.1:1,nats://localhost:2")

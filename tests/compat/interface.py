@@ -37,12 +37,12 @@ def interface() -> dict[str, Any]:
 
 def public_names() -> dict[str, dict[str, Any]]:
     """The public names of each module that users import: those of its `__all__`, else those that its text defines."""
-    found = {}
+    result = {}
     for name in MODULES:
         module = importlib.import_module(f"spark_jetstream{name}")
-        names = getattr(module, "__all__", None) or [each for each in _defined(module) if not each.startswith("_")]
-        found[module.__name__] = {each: _described(getattr(module, each)) for each in sorted(names)}
-    return found
+        names = getattr(module, "__all__", None) or [item for item in _defined(module) if not item.startswith("_")]
+        result[module.__name__] = {item: _described(getattr(module, item)) for item in sorted(names)}
+    return result
 
 
 def _defined(module: Any) -> Iterator[str]:
@@ -51,30 +51,30 @@ def _defined(module: Any) -> Iterator[str]:
             yield node.name
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (each.id for each in targets if isinstance(each, ast.Name))
+            yield from (item.id for item in targets if isinstance(item, ast.Name))
 
 
 def _described(value: object) -> Any:
     """How a function is called; of a class also its bases and members; "" for a constant."""
     if inspect.isclass(value):
-        bases = [each.__name__ for each in value.__bases__]
+        bases = [base.__name__ for base in value.__bases__]
         return {"bases": bases, "call": _parameters(value), "members": _members(value)}
     return _parameters(value) if inspect.isfunction(value) else ""
 
 
 def _members(kind: type) -> dict[str, str]:
     """Public methods and properties of a class, those that it inherits within this package included."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for owner in kind.__mro__:
         if owner.__module__.startswith("spark_jetstream"):
             for name, member in vars(owner).items():
                 plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
-                if not name.startswith(("_", "model_")) and name not in found:
+                if not name.startswith(("_", "model_")) and name not in result:
                     if inspect.isfunction(plain):
-                        found[name] = _parameters(plain)
+                        result[name] = _parameters(plain)
                     elif hasattr(plain, "__get__"):
-                        found[name] = "property"
-    return dict(sorted(found.items()))
+                        result[name] = "property"
+    return dict(sorted(result.items()))
 
 
 def _parameters(function: Callable[..., Any]) -> str:
@@ -83,7 +83,7 @@ def _parameters(function: Callable[..., Any]) -> str:
         signature = inspect.signature(function)
     except ValueError:
         return ""
-    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
 
 
@@ -103,13 +103,13 @@ def error_tree() -> dict[str, list[Any]]:
 
     Classes whose name begins with an underscore are nobody's business.
     """
-    found: dict[str, list[Any]] = {}
+    result: dict[str, list[Any]] = {}
     for kind in error_classes():
         if kind.__module__.startswith("spark_jetstream") and not kind.__name__.startswith("_"):
             codes = sorted(code for code, other in API_ERRORS.items() if other is kind)
-            bases = [each.__name__ for each in kind.__bases__]
-            found[kind.__name__] = [bases, kind.retriable, exit_code(kind.__new__(kind)), codes]
-    return dict(sorted(found.items()))
+            bases = [base.__name__ for base in kind.__bases__]
+            result[kind.__name__] = [bases, kind.retriable, exit_code(kind.__new__(kind)), codes]
+    return dict(sorted(result.items()))
 
 
 def managers() -> dict[str, Any]:
@@ -121,21 +121,21 @@ def managers() -> dict[str, Any]:
 def options() -> dict[str, dict[str, list[Any]]]:
     """The options: default, the only kind of query that has it, whether it is secret."""
     sides = {"connection": ConnectionOptions.specs, "source": SourceOptions.specs, "sink": SinkOptions.specs}
-    return {side: {each.name: [each.default, each.only, each.secret] for each in of} for side, of in sides.items()}
+    return {side: {item.name: [item.default, item.only, item.secret] for item in of} for side, of in sides.items()}
 
 
 def commands() -> dict[str, list[str]]:
     """The options and arguments of each command; ``+shared`` stands for all options of ``spark-jetstream`` itself."""
     root = typer.main.get_command(app)
-    shared = [_parameter(each) for each in root.params if "completion" not in each.name]
-    found = {"": shared}
+    shared = [_parameter(parameter) for parameter in root.params if "completion" not in parameter.name]
+    result = {"": shared}
     for name, command in _walk(root, ()):
-        own = [_parameter(each) for each in command.params]
-        common = [each for each in shared if not each.startswith("--version")]
+        own = [_parameter(parameter) for parameter in command.params]
+        common = [item for item in shared if not item.startswith("--version")]
         if set(common) <= set(own):
-            own = [*(each for each in own if each not in common), "+shared"]
-        found[" ".join(name)] = own
-    return found
+            own = [*(item for item in own if item not in common), "+shared"]
+        result[" ".join(name)] = own
+    return result
 
 
 def _walk(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

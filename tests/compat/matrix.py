@@ -189,8 +189,8 @@ def connect_server(python: Path, folder: Path) -> Iterator[str]:
         def port() -> str | None:
             text = Path(log.name).read_text()
             assert process.poll() is None, text
-            found = re.search(r"Spark Connect server started at: .*:(\d+)", text)
-            return found and found[1]
+            match = re.search(r"Spark Connect server started at: .*:(\d+)", text)
+            return match and match[1]
 
         try:
             yield f"sc://127.0.0.1:{poll(port, 120, lambda: AssertionError(Path(log.name).read_text()))}"

@@ -74,11 +74,11 @@ def java_for_all() -> str:
 
 def digest(stream: Stream) -> str:
     """The digest that the rows of the stream have."""
-    found = hashlib.sha256()
-    for sequence, each in stream.messages.items():
-        headers = sorted(each.expected_headers.items()) if each.expected_headers else None
-        found.update(json.dumps([stream.name, each.subject, sequence, headers, each.data.hex()]).encode())
-    return found.hexdigest()
+    whole = hashlib.sha256()
+    for sequence, message in stream.messages.items():
+        headers = sorted(message.expected_headers.items()) if message.expected_headers else None
+        whole.update(json.dumps([stream.name, message.subject, sequence, headers, message.data.hex()]).encode())
+    return whole.hexdigest()
 
 
 @pytest.mark.timeout(600)
@@ -130,12 +130,12 @@ def check_written(target: Stream) -> None:
     """Each message is there once by the batch writes and once by the query, byte for byte."""
     prefix = target.subject
     published = [message(number) for number in range(1, COUNT + 1)]
-    found = seen(target)
-    batch = [(each.subject, each.headers, each.data) for each in found if each.subject.startswith(f"{prefix}.batch.")]
-    assert batch == [(f"{prefix}.batch.{each.subject}", each.expected_headers or {}, each.data) for each in published]
-    streamed = [(each.headers, each.data) for each in found if each.subject == f"{prefix}.stream.x"]
+    stored = seen(target)
+    batch = [(item.subject, item.headers, item.data) for item in stored if item.subject.startswith(f"{prefix}.batch.")]
+    assert batch == [(f"{prefix}.batch.{item.subject}", item.expected_headers or {}, item.data) for item in published]
+    streamed = [(item.headers, item.data) for item in stored if item.subject == f"{prefix}.stream.x"]
     assert streamed == [
-        ({"Nats-Msg-Id": [f"id-{number}"], "Single": [str(number)]}, each.data)
-        for number, each in enumerate(published, start=1)
+        ({"Nats-Msg-Id": [f"id-{number}"], "Single": [str(number)]}, item.data)
+        for number, item in enumerate(published, start=1)
     ]
-    assert len(found) == 2 * COUNT
+    assert len(stored) == 2 * COUNT

@@ -55,59 +55,59 @@ def test_tasks_go_on_from_a_stored_ledger(server: NatsServer) -> None:
     with Publisher(server.url) as publisher:
         formats.put_ledger(publisher, server.url, before)
         reports = [formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()]
-        found = formats.comparable(formats.on_server(publisher))
-    assert [(each.rows, each.stored, each.duplicates, each.dead_letters) for each in reports] == [
+        actual = formats.comparable(formats.on_server(publisher))
+    assert [(report.rows, report.stored, report.duplicates, report.dead_letters) for report in reports] == [
         (6, 6, 6, 0),
         (18, 16, 5, 2),
         (12, 12, 6, 0),
     ]
-    assert found["rows"][: len(before["rows"])] == before["rows"]
-    assert found["rows"][len(before["rows"]) :] == after["rows"]
-    assert found["entries"] == after["entries"]
-    assert [each["subject"].rpartition("ledger.")[2] for each in found["entries"]] == [
+    assert actual["rows"][: len(before["rows"])] == before["rows"]
+    assert actual["rows"][len(before["rows"]) :] == after["rows"]
+    assert actual["entries"] == after["entries"]
+    assert [entry["subject"].rpartition("ledger.")[2] for entry in actual["entries"]] == [
         f"{QUERY}.0",
         f"{QUERY}.1",
         "w-load.3",
     ]
 
 
-def test_tasks_that_a_stored_ledger_has_as_done(server: NatsServer) -> None:
+def test_tasks_that_a_stored_ledger_has_as_done_store_nothing(server: NatsServer) -> None:
     """One of its entries is of a release that noted no content of the rows."""
     before, after = (read_json("ledger.json")[when] for when in ("before", "after"))
     rows = before["rows"] + after["rows"]
     with Publisher(server.url) as publisher:
         formats.put_ledger(publisher, server.url, {**before, "rows": rows, "entries": formats.filled(after["entries"])})
         reports = [formats.sink(server.url).write(batches, task) for task, batches in formats.tasks()]
-        found = formats.comparable(formats.on_server(publisher))
-    assert [(each.rows, each.stored, each.duplicates, each.dead_letters) for each in reports] == [
+        actual = formats.comparable(formats.on_server(publisher))
+    assert [(report.rows, report.stored, report.duplicates, report.dead_letters) for report in reports] == [
         (6, 6, 6, 0),
         (18, 16, 16, 2),
         (12, 12, 12, 0),
     ]
-    assert found["rows"] == rows
-    assert ["content" in each["data"] for each in found["entries"]] == [False, True, True]
+    assert actual["rows"] == rows
+    assert ["content" in entry["data"] for entry in actual["entries"]] == [False, True, True]
 
 
 @pytest.mark.full
-def test_names_on_the_server(spark: SparkSession, server: NatsServer) -> None:
-    found, stored = formats.names(spark, server.url), read_json("names.json")
-    assert list(found) == list(stored)
+def test_names_on_the_server_stay(spark: SparkSession, server: NatsServer) -> None:
+    printed, stored = formats.names(spark, server.url), read_json("names.json")
+    assert list(printed) == list(stored)
     for what, names in stored.items():
-        assert found[what] == names, what
+        assert printed[what] == names, what
 
 
 @pytest.mark.full
-def test_output_of_commands(server: NatsServer) -> None:
-    found, stored = formats.outputs(server.url), read_json("outputs.json")
-    assert list(found) == list(stored)
+def test_fields_of_command_output_stay(server: NatsServer) -> None:
+    printed, stored = formats.outputs(server.url), read_json("outputs.json")
+    assert list(printed) == list(stored)
     for line, output in stored.items():
-        assert found[line] == output, line
+        assert printed[line] == output, line
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_interface(kind: str) -> None:
+def test_the_interface_stays(kind: str) -> None:
     """Whoever changes it on purpose runs `python -m tests.compat.write_formats interface`, and says so in CHANGELOG."""
-    found, stored = KINDS[kind](), read_json("interface.json")[kind]
-    assert list(found) == list(stored)
+    printed, stored = KINDS[kind](), read_json("interface.json")[kind]
+    assert list(printed) == list(stored)
     for name, what in stored.items():
-        assert found[name] == what, name
+        assert printed[name] == what, name

@@ -12,7 +12,7 @@ from tests.compat import matrix
 from tests.compat.test_compat import VERSIONS
 from tests.support.project import PYPROJECT, ROOT
 
-DEPENDENCIES = [Requirement(each) for each in PYPROJECT["project"]["dependencies"]]
+DEPENDENCIES = [Requirement(item) for item in PYPROJECT["project"]["dependencies"]]
 PAGE = matrix.PAGE.read_text()
 CELLS = [cell for axis in matrix.AXES for cell in matrix.cells(axis)]
 ROWS = [dict(zip(matrix.COLUMNS, row, strict=True)) for row in matrix.rows(PAGE)]
@@ -21,14 +21,16 @@ ROWS = [dict(zip(matrix.COLUMNS, row, strict=True)) for row in matrix.rows(PAGE)
 def dev_sparks() -> list[str]:
     """The Sparks that the suite runs on, newest first."""
     requirements = map(Requirement, PYPROJECT["dependency-groups"]["dev"])
-    return [str(each.specifier).removeprefix("==") for each in requirements if each.name == "pyspark"]
+    return [
+        str(requirement.specifier).removeprefix("==") for requirement in requirements if requirement.name == "pyspark"
+    ]
 
 
 def test_the_matrix_has_every_version_that_is_supported() -> None:
     classifiers = "\n".join(PYPROJECT["project"]["classifiers"])
     assert list(matrix.PYTHONS) == re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
     assert list(matrix.SPARKS) == [*(matrix.minor(version) for version, _ in VERSIONS), matrix.minor(dev_sparks()[0])]
-    assert set(matrix.LIBRARIES) == {each.name for each in DEPENDENCIES}
+    assert set(matrix.LIBRARIES) == {requirement.name for requirement in DEPENDENCIES}
     for name, tried in (("python", matrix.PYTHONS), ("spark", matrix.SPARKS), ("server", matrix.SERVERS)):
         assert {getattr(cell, name) for cell in CELLS} == set(tried)
     assert len(set(CELLS)) == len(CELLS)
@@ -58,7 +60,7 @@ def test_the_table_is_of_the_versions_that_the_metadata_name() -> None:
             continue
         assert cell.oldest or row["Spark"] in newest
         for requirement in DEPENDENCIES:
-            (floor,) = (Version(each.version) for each in requirement.specifier if each.operator == ">=")
+            (floor,) = (Version(bound.version) for bound in requirement.specifier if bound.operator == ">=")
             version = Version(row[requirement.name])
             assert version == floor if cell.oldest else version > floor
             assert version in requirement.specifier
@@ -69,6 +71,6 @@ def test_a_run_replaces_its_own_row_only() -> None:
     before = matrix.rows(PAGE)
     replaced = matrix.put(PAGE, row)
     assert [(old, new) for old, new in zip(before, matrix.rows(replaced), strict=True) if old != new] == [
-        (next(each for each in before if each[:1] == ["python"] and each[1].startswith("3.12")), row)
+        (next(item for item in before if item[:1] == ["python"] and item[1].startswith("3.12")), row)
     ]
     assert matrix.put(replaced, *before) == PAGE

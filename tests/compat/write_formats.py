@@ -80,9 +80,9 @@ def write_checkpoint(spark: SparkSession) -> None:
                 fill_source(publisher, name, TO_READ)
                 admin.streams.backup(name, folder / name)
             read_on(spark, server.url, Path(kept))
-            for each in (*CHECKPOINT, "offsets/1"):
-                (folder / each).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(Path(kept, each), folder / each)
+            for file in (*CHECKPOINT, "offsets/1"):
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(Path(kept, file), folder / file)
         write_json(folder / "created.json", {name: created(publisher, name) for name in SOURCES})
 
 
@@ -122,8 +122,13 @@ def target(publisher: Publisher, url: str) -> Stream:
 def messages(publisher: Publisher, stream: str) -> list[dict[str, Any]]:
     """All messages of a stream as they are stored."""
     return [
-        {"subject": each.subject, "sequence": each.sequence, "headers": each.block.decode(), "data": each.data.decode()}
-        for each in seen_in(publisher, stream)
+        {
+            "subject": entry.subject,
+            "sequence": entry.sequence,
+            "headers": entry.block.decode(),
+            "data": entry.data.decode(),
+        }
+        for entry in seen_in(publisher, stream)
     ]
 
 
@@ -160,16 +165,16 @@ def put_ledger(publisher: Publisher, url: str, before: dict[str, Any]) -> None:
     target(publisher, url)
     publisher.api(f"STREAM.CREATE.{STREAM}", before["bucket"])
     now = created(publisher, "COPIES")
-    for each in (*before["rows"], *before["entries"]):
+    for entry in (*before["rows"], *before["entries"]):
         # Here an entry is written over nothing.
-        head = re.sub(r"(Nats-Expected-Last-Subject-Sequence: )\d+", r"\g<1>0", each["headers"])
-        data = each["data"].replace(before["created"], now)
-        publisher.publish([Message(each["subject"], data.encode(), block=head.encode() or None)])
+        head = re.sub(r"(Nats-Expected-Last-Subject-Sequence: )\d+", r"\g<1>0", entry["headers"])
+        data = entry["data"].replace(before["created"], now)
+        publisher.publish([Message(entry["subject"], data.encode(), block=head.encode() or None)])
 
 
 def comparable(state: dict[str, Any]) -> dict[str, Any]:
     """The same without what differs from run to run, and with entries by their keys."""
-    text = json.dumps({**state, "entries": sorted(state["entries"], key=lambda each: str(each["subject"]))})
+    text = json.dumps({**state, "entries": sorted(state["entries"], key=lambda entry: str(entry["subject"]))})
     for pattern, instead in (
         (re.escape(state["created"]), "<created>"),
         (r'(attempt\\": \\")[0-9a-f]{16}\\"', r'\1<16 hex>\\"'),
@@ -177,17 +182,17 @@ def comparable(state: dict[str, Any]) -> dict[str, Any]:
         (r"(Nats-Expected-Last-Subject-Sequence: )\d+", r"\1<revision>"),
     ):
         text = re.sub(pattern, instead, text)
-    found: dict[str, Any] = json.loads(text)
-    for each in found["entries"]:
-        del each["sequence"]
-    return {"rows": found["rows"], "entries": found["entries"]}
+    plain: dict[str, Any] = json.loads(text)
+    for entry in plain["entries"]:
+        del entry["sequence"]
+    return {"rows": plain["rows"], "entries": plain["entries"]}
 
 
 def filled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Entries as they could be stored, with values for what `comparable` has taken out."""
     text = json.dumps(entries).replace("<16 hex>", "0" * 16).replace("<seconds>", "0.1").replace("<revision>", "0")
-    found: list[dict[str, Any]] = json.loads(text.replace("<created>", read_json("ledger.json")["before"]["created"]))
-    return found
+    printed: list[dict[str, Any]] = json.loads(text.replace("<created>", read_json("ledger.json")["before"]["created"]))
+    return printed
 
 
 # -- names on a server --
@@ -217,23 +222,31 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
         _keys(spark, url, admin)
         heard = tap.heard()
         stored = messages(publisher, "COPIES")
-        ids = [line for each in stored for line in each["headers"].split("\r\n") if line.startswith("Nats-Msg-Id")]
-        entries = {each["subject"]: each["headers"] for each in messages(publisher, STREAM)}
-        found = {
+        ids = [
+            line for message in stored for line in message["headers"].split("\r\n") if line.startswith("Nats-Msg-Id")
+        ]
+        entries = {message["subject"]: message["headers"] for message in messages(publisher, STREAM)}
+        names = {
             "streams": sorted(admin.streams.names()),
-            "consumers": [each.subject for each in heard if ".CONSUMER.CREATE." in each.subject],
+            "consumers": [message.subject for message in heard if ".CONSUMER.CREATE." in message.subject],
             "durable": [
-                json.loads(each.data)["config"] for each in heard if each.subject.endswith(".CREATE.ORDERS.job")
+                json.loads(message.data)["config"]
+                for message in heard
+                if message.subject.endswith(".CREATE.ORDERS.job")
             ],
             "stand-in of a durable": stand_in("job"),
             "ledger": entries,
             "message ids": ids,
-            "notes of uploads": [each.data.decode() for each in heard if ".C.spark-jetstream-" in each.subject],
-            "subjects of notes": sorted({each.subject for each in heard if ".C.spark-jetstream-" in each.subject}),
+            "notes of uploads": [
+                message.data.decode() for message in heard if ".C.spark-jetstream-" in message.subject
+            ],
+            "subjects of notes": sorted(
+                {message.subject for message in heard if ".C.spark-jetstream-" in message.subject}
+            ),
         }
-        plain: dict[str, Any] = _without_ids(found, {whole[:16]: "<query 16>", whole[:8]: "<query 8>"})
+        plain: dict[str, Any] = _without_ids(names, {whole[:16]: "<query 16>", whole[:8]: "<query 8>"})
         # How often, and in which order, is not a name.
-        return plain | {each: sorted(set(plain[each])) for each in ("consumers", "message ids")}
+        return plain | {consumer: sorted(set(plain[consumer])) for consumer in ("consumers", "message ids")}
 
 
 def _entry_of_another(publisher: Publisher) -> bytes:
@@ -257,13 +270,13 @@ def _keys(spark: SparkSession, url: str, admin: JetStreamAdmin) -> None:
     next(admin.kv.bucket("settings").watch(timeout=0.1))
 
 
-def _without_ids(found: Any, known: dict[str, str]) -> Any:
-    text = json.dumps(found)
+def _without_ids(expected: Any, known: dict[str, str]) -> Any:
+    text = json.dumps(expected)
     for value, name in known.items():
         text = text.replace(value, name)
     # 24 digits are a hash, and the same every time.
     hexadecimal = r"(?<![0-9A-Za-z])([0-9a-f]{8,16}|[0-9a-f]{32})(?![0-9A-Za-z])"
-    text = re.sub(hexadecimal, lambda each: f"<{len(each[0])} hex>", text)
+    text = re.sub(hexadecimal, lambda match: f"<{len(match[0])} hex>", text)
     text = re.sub(r"\b[0-9A-Za-z]{22}\b", "<22 letters and digits>", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "<time>", text)
     return json.loads(re.sub(r"(Nats-Expected-Last-Subject-Sequence: )\d+", r"\1<revision>", text))
@@ -299,28 +312,28 @@ def outputs(url: str) -> dict[str, Any]:
         admin.kv.bucket("settings").put("colour", b"red")
         admin.objects.create("files")
         admin.objects.bucket("files").put("a", b"content")
-    found: dict[str, Any] = {}
+    printed: dict[str, Any] = {}
     for line in OUTPUTS:
         ran = run_command(*line.split(), "--json", url=url)
         assert ran.raw, (line, ran.err)
-        found[line] = fields(ran.json)
+        printed[line] = fields(ran.json)
     for line, at in (("stream info NONE", url), ("stream info --wrong", url), ("stream ls", "nats://127.0.0.1:1")):
-        found[f"{line} ({'wrong' if at == url else 'no server'})"] = run_command(*line.split(), url=at).code
-    return found
+        printed[f"{line} ({'wrong' if at == url else 'no server'})"] = run_command(*line.split(), url=at).code
+    return printed
 
 
 def fields(value: Any) -> Any:
     """The names of fields; elements of a list count as one. What stands for a value says nothing of it."""
     if isinstance(value, dict):
         # The server's own entries depend on its version.
-        return {name: "" if name == "metadata" else fields(each) for name, each in value.items()}
+        return {name: "" if name == "metadata" else fields(item) for name, item in value.items()}
     if isinstance(value, list):
         whole: list[Any] = []
-        for each in map(fields, value):
-            if whole and isinstance(each, dict):
-                whole[0].update(each)
+        for item in map(fields, value):
+            if whole and isinstance(item, dict):
+                whole[0].update(item)
             elif not whole:
-                whole.append(each)
+                whole.append(item)
         return whole
     return ""
 
@@ -332,7 +345,7 @@ def write_json(path: Path, content: Any) -> None:
     """JSON with a line for each field, and lists of plain values on one line."""
     text = json.dumps(content, indent=1)
     plain = re.compile(r"\[\s+[^\[\]{}]*?\s+\]")
-    path.write_text(plain.sub(lambda each: re.sub(r"\n\s*", " ", each[0]), text) + "\n")
+    path.write_text(plain.sub(lambda match: re.sub(r"\n\s*", " ", match[0]), text) + "\n")
 
 
 def read_json(name: str) -> Any:

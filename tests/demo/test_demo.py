@@ -102,11 +102,11 @@ def test_sums_leave_out_cancelled_flights() -> None:
 def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
     one, other = (2, 1, 2.0, 0, 0.0), (2, 1, 3.0, 0, 0.0)
     assert differences(delays({("AA", 5): one}), delays({("AA", 5): one})) == []
-    found = differences(delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one}))
-    assert [sentence.partition(":")[0] for sentence in found] == ["AA at 5h", "AA at 6h", "UA at 5h"]
+    actual = differences(delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one}))
+    assert [sentence.partition(":")[0] for sentence in actual] == ["AA at 5h", "AA at 6h", "UA at 5h"]
     text = "2 flights, 1 departed {} minutes late, 0 arrived 0 minutes late"
-    assert found[0] == f"AA at 5h: Spark has {text.format(2)}; pandas has {text.format(3)}."
-    assert found[1].endswith("; pandas has nothing.")
+    assert actual[0] == f"AA at 5h: Spark has {text.format(2)}; pandas has {text.format(3)}."
+    assert actual[1].endswith("; pandas has nothing.")
 
 
 def test_only_late_flights_count_for_the_way_back() -> None:
@@ -165,8 +165,8 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
             "lost": flight["arr_delay"] - flight["dep_delay"],
         }
 
-    found = late_differences(tampered.late, expected)
-    assert {sentence.partition(":")[0] for sentence in found} == {first.subject, last.subject}
+    actual = late_differences(tampered.late, expected)
+    assert {sentence.partition(":")[0] for sentence in actual} == {first.subject, last.subject}
     assert tampered.messages == back.messages
     assert tampered.late["flights"].sum() == back.late["flights"].sum() - 1
 
@@ -220,10 +220,10 @@ def test_results_that_differ_end_with_1_and_say_so(
     picture = tmp_path / "demo.svg"
     status = run.run(500, as_json=True, picture=picture)
     printed = capsys.readouterr()
-    found = json.loads(printed.out)
+    actual = json.loads(printed.out)
     assert status == (wrong != "nothing")
-    assert found["agrees_with_pandas"] is (wrong == "nothing")
-    assert len(found["differences"]) == (wrong != "nothing")
+    assert actual["agrees_with_pandas"] is (wrong == "nothing")
+    assert len(actual["differences"]) == (wrong != "nothing")
     assert ("spark-jetstream server, stream add and pub" in printed.err) == (wrong == "nothing")
     drawn = picture.read_text("utf-8").replace("&#160;", " ")
     assert drawn.startswith("<svg")

@@ -124,7 +124,7 @@ def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -
             output[name] = run_python(tmp_path / name, cwd=tmp_path, env=environment)
 
     with serving(*server.replace(FOLDER, str(tmp_path)).split()) as served:
-        url = served.said["url"]
+        url = served.ready["url"]
         named = {**environment, "NATS_URL": url}  # which a job never uses
         printed = [
             subprocess.run(["bash", "-c", line], env=named, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -140,7 +140,7 @@ def test_the_first_ten_minutes_of_the_readme_and_the_day_after(tmp_path: Path) -
     assert bodies["read_orders.py"] == [(str(number), str(number)) for number in (1, 2, 3, 4, 5, 101, 102, 103)]
     assert bodies["write_picked.py"] == [(str(number), str(number * 100)) for number in range(1, 11)]
     with serving(*server.replace(FOLDER, str(tmp_path)).split()) as served:
-        run(served.said["url"], "read_orders.py")  # from its checkpoint
+        run(served.ready["url"], "read_orders.py")  # from its checkpoint
     assert row.findall(output["read_orders.py"]) == bodies["read_orders.py"]
 
 

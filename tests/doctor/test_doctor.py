@@ -25,32 +25,32 @@ from tests.support.streams import MakeStream
 QUICK = ("-o", "connectTimeout=3s")
 
 
-def found(ran: Ran) -> dict[str, dict[str, str]]:
+def by_check(ran: Ran) -> dict[str, dict[str, str]]:
     """The findings by what was looked at; servers without their URL."""
-    return {each["check"].rpartition("//")[2].partition(" ")[2] or each["check"]: each for each in ran.json}
+    return {item["check"].rpartition("//")[2].partition(" ")[2] or item["check"]: item for item in ran.json}
 
 
 def look(url: str, *arguments: object) -> tuple[int, dict[str, dict[str, str]]]:
     """How it ends, and what it finds, without a look for Spark."""
     ran = run_command("doctor", "--no-spark", "--json", *arguments, url=url)
     assert ran.err == ""
-    return ran.code, found(ran)
+    return ran.code, by_check(ran)
 
 
 def trouble(findings: dict[str, dict[str, str]]) -> dict[str, str]:
     """What is not as it should be. Each says what to do about it."""
-    bad = {name: each for name, each in findings.items() if each["status"] in ("failed", "warning")}
-    assert all(each["what_to_do"] for each in bad.values())
-    return {name: each["status"] for name, each in bad.items()}
+    bad = {name: finding for name, finding in findings.items() if finding["status"] in ("failed", "warning")}
+    assert all(item["what_to_do"] for item in bad.values())
+    return {name: item["status"] for name, item in bad.items()}
 
 
 def wrong(
-    check: str, code: int, url: str, *arguments: object, status: str = "failed", said: str = "", advice: str = ""
+    check: str, code: int, url: str, *arguments: object, status: str = "failed", text: str = "", advice: str = ""
 ) -> dict[str, dict[str, str]]:
     """All findings, when one of them is wrong: what it says, what it advises, and how the command ends."""
     ended, findings = look(url, *arguments)
     assert (ended, trouble(findings)) == (code, {check: status})
-    assert said in findings[check]["said"]
+    assert text in findings[check]["said"]
     assert advice in findings[check]["what_to_do"]
     return findings
 
@@ -58,9 +58,9 @@ def wrong(
 # Healthy
 
 
-def test_a_healthy_server(nats_server: NatsServer, stream: MakeStream) -> None:
+def test_a_healthy_server_has_no_trouble(nats_server: NatsServer, stream: MakeStream) -> None:
     orders = stream(allow_direct=True)
-    purposes = [part for each in ("read", "direct", "write") for part in ("--for", each)]
+    purposes = [part for purpose in ("read", "direct", "write") for part in ("--for", purpose)]
     given = ("--stream", orders.name, "--subject", f"{orders.subject}.a", *purposes, "--strict")
     code, findings = look(nats_server.url, *given)
     assert (code, trouble(findings)) == (0, {})
@@ -79,53 +79,53 @@ def test_a_healthy_server(nats_server: NatsServer, stream: MakeStream) -> None:
 # Where options come from
 
 
-def test_where_options_come_from(nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_option_has_its_origin(nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contexts = tmp_path / "config" / "nats" / "context"
     contexts.mkdir(parents=True)
     (contexts / "here.json").write_text(json.dumps({"url": nats_server.url, "inbox_prefix": "_INBOX_c", "token": "t"}))
     monkeypatch.setenv("NATS_TIMEOUT", "7s")
     ran = succeed("doctor", "--no-spark", "--json", "--context", "here", "-o", "retryTimeout=3s")
-    assert "_INBOX_c (context here)" in found(ran)["inboxPrefix"]["said"]
-    said = {name: each["said"] for name, each in found(ran).items()}
-    assert said["servers"] == f"{nats_server.url} (context here)"
-    assert said["requestTimeout"] == "7.0 (variable NATS_TIMEOUT)"
-    assert said["retryTimeout"] == "3.0 (command line)"
-    assert said["token"] == "given, not shown (context here)"
+    assert "_INBOX_c (context here)" in by_check(ran)["inboxPrefix"]["said"]
+    text = {name: item["said"] for name, item in by_check(ran).items()}
+    assert text["servers"] == f"{nats_server.url} (context here)"
+    assert text["requestTimeout"] == "7.0 (variable NATS_TIMEOUT)"
+    assert text["retryTimeout"] == "3.0 (command line)"
+    assert text["token"] == "given, not shown (context here)"
     # A context by its variable loses to the other variables, one on the command line does not.
     monkeypatch.setenv("NATS_CONTEXT", "here")
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
     ran = run_command("doctor", "--no-spark", "--json", *QUICK)
-    assert (ran.code, found(ran)["servers"]["said"]) == (3, "nats://127.0.0.1:1 (variable NATS_URL)")
+    assert (ran.code, by_check(ran)["servers"]["said"]) == (3, "nats://127.0.0.1:1 (variable NATS_URL)")
     ran = succeed("doctor", "--no-spark", "--json", "--context", "here")
-    assert found(ran)["servers"]["said"] == f"{nats_server.url} (context here)"
+    assert by_check(ran)["servers"]["said"] == f"{nats_server.url} (context here)"
 
 
-def test_a_file_that_is_not_there(nats_server: NatsServer) -> None:
+def test_a_missing_file_is_named_by_its_option(nats_server: NatsServer) -> None:
     creds = ("--creds", "nowhere.creds")
-    findings = wrong("credentialsFile", 3, nats_server.url, *creds, said="names a file that is not here")
+    findings = wrong("credentialsFile", 3, nats_server.url, *creds, text="names a file that is not here")
     assert "nowhere.creds" not in str(findings)
 
 
 # Reaching servers
 
 
-def test_no_server() -> None:
-    findings = wrong("port", 3, "nats://127.0.0.1:1", *QUICK, said="cannot be reached: connection refused")
+def test_an_unreachable_server_is_named_by_name_or_port() -> None:
+    findings = wrong("port", 3, "nats://127.0.0.1:1", *QUICK, text="cannot be reached: connection refused")
     assert findings["login"]["status"] == "unknown"
-    wrong("name", 3, "nats://nowhere.invalid", *QUICK, said="has no address")
+    wrong("name", 3, "nats://nowhere.invalid", *QUICK, text="has no address")
 
 
-def test_one_of_several_servers_is_away(nats_server: NatsServer) -> None:
+def test_a_server_that_is_away_beside_others_is_a_warning(nats_server: NatsServer) -> None:
     given = ("doctor", "--no-spark", "--json", *QUICK)
     ran = run_command(*given, url=f"nats://127.0.0.1:1,{nats_server.url}")
     assert ran.code == 0
-    assert [each["status"] for each in ran.json if each["check"] == "nats://127.0.0.1:1 port"] == ["warning"]
+    assert [item["status"] for item in ran.json if item["check"] == "nats://127.0.0.1:1 port"] == ["warning"]
     assert run_command(*given, "--strict", url=f"nats://127.0.0.1:1,{nats_server.url}").code == 1
 
 
-def test_what_is_no_server_for_clients(nats_server: NatsServer) -> None:
+def test_a_port_without_a_nats_server_is_told_apart(nats_server: NatsServer) -> None:
     monitor = nats_server.monitor_url.replace("http:", "nats:")
-    wrong("server", 3, monitor, *QUICK, said="no NATS server", advice="tlsHandshakeFirst")
+    wrong("server", 3, monitor, *QUICK, text="no NATS server", advice="tlsHandshakeFirst")
     with socket.create_server((LOOPBACK, 0)) as liar, ThreadPoolExecutor(1) as pool:
 
         def greet(info: bytes) -> None:
@@ -134,11 +134,11 @@ def test_what_is_no_server_for_clients(nats_server: NatsServer) -> None:
 
         greeted = pool.submit(greet, b'{"version": "2.12.0", "max_payload": "much"}')
         url = f"nats://{LOOPBACK}:{liar.getsockname()[1]}"
-        wrong("server", 3, url, *QUICK, said="has no usable max_payload")
+        wrong("server", 3, url, *QUICK, text="has no usable max_payload")
         greeted.result()
         pool.submit(greet, b'{"version": "2.12.0", "max_payload": 9, "server_id": "S"}')
         assert look(url, *QUICK)[1]["server"]["said"] == "nats-server 2.12.0, max_payload 9"
-    wrong("tls", 3, nats_server.url.replace("nats:", "tls:"), *QUICK, said="offers none")
+    wrong("tls", 3, nats_server.url.replace("nats:", "tls:"), *QUICK, text="offers none")
 
 
 # TLS
@@ -159,16 +159,16 @@ def secure(tmp_path: Path, authority: trustme.CA, nats_server_factory: Callable[
     close_all()
 
 
-def test_certificates(secure: Tls, tmp_path: Path) -> None:
+def test_certificates_are_checked(secure: Tls, tmp_path: Path) -> None:
     """One that expires soon, one of an unknown authority, one without the name, one that has expired."""
     server = secure(days=20)
     ca = ("--tlsca", tmp_path / "ca.pem")
-    wrong("tls", 0, server.url, *ca, status="warning", said="19 days", advice="renew")
-    wrong("tls", 3, server.url, *QUICK, said="not trusted", advice="tlsCaFile")
+    wrong("tls", 0, server.url, *ca, status="warning", text="19 days", advice="renew")
+    wrong("tls", 3, server.url, *QUICK, text="not trusted", advice="tlsCaFile")
     other = (*QUICK, *ca, "-o", "tlsHostname=nats.example.org")
-    findings = wrong("tls", 3, server.url, *other, said="Hostname mismatch", advice="tlsHostname")
+    findings = wrong("tls", 3, server.url, *other, text="Hostname mismatch", advice="tlsHostname")
     assert "nats.example.org" not in str(findings)
-    findings = wrong("tls", 3, secure(days=-1).url, *QUICK, *ca, said="expired")
+    findings = wrong("tls", 3, secure(days=-1).url, *QUICK, *ca, text="expired")
     assert findings["tls"]["what_to_do"] == "renew the certificate of the server"
 
 
@@ -183,7 +183,7 @@ def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_tls_first_and_certificates_of_clients(secure: Tls, tmp_path: Path) -> None:
+def test_tls_first_and_client_certificates_are_needed_where_asked_for(secure: Tls, tmp_path: Path) -> None:
     server = secure(more="handshake_first: true, verify: true")
     ca = ("--tlsca", tmp_path / "ca.pem")
     wrong("server", 3, server.url, *QUICK, *ca, advice="tlsHandshakeFirst")
@@ -216,20 +216,20 @@ def login(user: str, password: str = "pw") -> tuple[str, ...]:
     return "--user", user, "--password", password
 
 
-def test_a_wrong_password(accounts: NatsServer) -> None:
+def test_a_wrong_password_fails_the_login_and_is_not_shown(accounts: NatsServer) -> None:
     ran = run_command("doctor", "--no-spark", "--json", *login("ann", "not-the-password"), url=accounts.url)
-    assert (ran.code, trouble(found(ran))) == (3, {"login": "failed"})
-    assert "option" in found(ran)["login"]["what_to_do"]
+    assert (ran.code, trouble(by_check(ran))) == (3, {"login": "failed"})
+    assert "option" in by_check(ran)["login"]["what_to_do"]
     assert "not-the-password" not in ran.out + ran.err
 
 
-def test_an_account_without_jetstream(accounts: NatsServer) -> None:
+def test_an_account_without_jetstream_fails(accounts: NatsServer) -> None:
     wrong("jetstream", 1, accounts.url, *login("bob"), advice="account")
     findings = wrong("jetstream", 1, accounts.url, *login("ann"), "--js-domain", "mars", "--stream", "A")
     assert findings["jetstream"]["what_to_do"] == "correct option domain"
 
 
-def test_limits_that_are_nearly_reached(accounts: NatsServer) -> None:
+def test_a_nearly_reached_limit_is_a_warning(accounts: NatsServer) -> None:
     with Publisher(accounts.url.replace("//", "//ann:pw@")) as publisher:
         for name in ("A", "B"):
             body = {"name": name, "subjects": [name], "storage": "memory", "max_bytes": 500_000}
@@ -243,7 +243,7 @@ def test_limits_that_are_nearly_reached(accounts: NatsServer) -> None:
             publisher.api(f"STREAM.DELETE.{name}")
 
 
-def test_who_gets_no_answers(accounts: NatsServer) -> None:
+def test_a_denied_inbox_fails_the_replies(accounts: NatsServer) -> None:
     code, findings = look(accounts.url, *login("deaf"), "--stream", "A")
     assert code == 1
     assert findings["replies"]["status"] == "failed"
@@ -252,7 +252,7 @@ def test_who_gets_no_answers(accounts: NatsServer) -> None:
 
 
 @pytest.mark.parametrize(("off", "words"), [(0, "agrees"), (60, "60 s behind"), (-7200, "7,200 s ahead of")])
-def test_clocks(off: int, words: str) -> None:
+def test_a_clock_that_is_off_is_a_warning(off: int, words: str) -> None:
     now = 1_700_000_000_000_000_000
     finding = check_clock(now + off * 1_000_000_000, now, now)
     assert words in finding.said
@@ -286,21 +286,23 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_streams(nats_server: NatsServer, stream: MakeStream, case: str) -> None:
+def test_a_stream_that_does_not_suit_the_job_is_named(nats_server: NatsServer, stream: MakeStream, case: str) -> None:
     config, arguments, expected = CASES[case]
     made = stream(**config)
-    given = [each.format(subject=made.subject) for each in arguments]
+    given = [item.format(subject=made.subject) for item in arguments]
     code, findings = look(nats_server.url, "--stream", made.name, *given)
     assert trouble(findings) == {name.format(subject=made.subject): status for name, status in expected.items()}
     assert code == (1 if "failed" in trouble(findings).values() else 0)
 
 
-def test_streams_that_cannot_be_used(nats_server: NatsServer, stream: MakeStream, publisher: Publisher) -> None:
+def test_a_missing_full_sealed_or_mirrored_stream_fails(
+    nats_server: NatsServer, stream: MakeStream, publisher: Publisher
+) -> None:
     """Not there, full, sealed, a mirror."""
-    for option, name, said in (("--stream", "NOWHERE", "NOWHERE"), ("--bucket", "nowhere", "KV_nowhere")):
+    for option, name, text in (("--stream", "NOWHERE", "NOWHERE"), ("--bucket", "nowhere", "KV_nowhere")):
         code, findings = look(nats_server.url, option, name)
         assert (code, findings["stream"]["status"]) == (1, "failed")
-        assert said in findings["stream"]["said"]
+        assert text in findings["stream"]["said"]
 
     full = stream(max_msgs=10, discard="new", max_consumers=1)
     full.fill(9)
@@ -346,7 +348,7 @@ def test_streams_that_cannot_be_used(nats_server: NatsServer, stream: MakeStream
         ("2.0", "<=1.9", False),
     ],
 )
-def test_ranges_of_versions(version: str, range_: str, inside: bool) -> None:
+def test_a_version_is_in_its_range_or_not(version: str, range_: str, inside: bool) -> None:
     assert within(version, range_) is inside
     with pytest.raises(ValueError, match="~=1"):
         within(version, "~=1")

@@ -38,14 +38,14 @@ def java(environ: Mapping[str, str], pyspark: str) -> Finding:
 # Java
 
 
-def test_javas(tmp_path: Path) -> None:
+def test_a_java_that_spark_does_not_start_on_fails(tmp_path: Path) -> None:
     good, old, new = (fake_java(tmp_path / version, version) for version in ("17.0.15", "11.0.2", "25"))
     bare = fake_java(tmp_path / "bare", "21", vector=False)
     here, path = {"JAVA_HOME": str(good)}, {"PATH": str(good / "bin")}
     fine: list[tuple[dict[str, str], str]] = [(here, "4.3.0"), (path, "4.3.0"), ({"JAVA_HOME": str(new)}, "4.3.0")]
     for environ, pyspark in [*fine, ({"SPARK_REMOTE": "sc://far"}, "4.3.0")]:
         assert java(environ, pyspark).status == "ok"
-    for environ, pyspark, said in (
+    for environ, pyspark, text in (
         ({"JAVA_HOME": str(old), **path}, "4.3.0", "Java 11"),
         ({"JAVA_HOME": str(new)}, "4.1.4", "Spark 4.1.4 does not start"),
         ({"JAVA_HOME": str(bare)}, "4.3.0", "jdk.incubator.vector"),
@@ -53,7 +53,7 @@ def test_javas(tmp_path: Path) -> None:
         ({"JAVA_HOME": str(tmp_path)}, "4.3.0", "does not start"),
     ):
         finding = java(environ, pyspark)
-        assert (finding.status, said in finding.said) == ("failed", True)
+        assert (finding.status, text in finding.said) == ("failed", True)
 
 
 # Python
@@ -68,9 +68,9 @@ def script(path: Path, does: object) -> str:
 
 
 def workers(python: str, **more: str) -> list[Finding]:
-    found = list(check_workers(MINE, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin", **more}))
-    assert all(each.status == "ok" or sys.executable in each.what_to_do for each in found)
-    return found
+    findings = list(check_workers(MINE, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin", **more}))
+    assert all(item.status == "ok" or sys.executable in item.what_to_do for item in findings)
+    return findings
 
 
 def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> dict[str, object]:
@@ -79,7 +79,7 @@ def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "text"),
     [
         ("echo 'Bad: thing' >&2; exit 3", "ended with 3: Bad: thing"),
         ("echo hello", "printed something unexpected"),
@@ -90,22 +90,22 @@ def answer(version: str = "3.11.2", import_error: str = "", **versions: str) -> 
         (None, "there is no such program"),
     ],
 )
-def test_pythons_of_the_workers(code: Any, said: str, tmp_path: Path) -> None:
+def test_a_python_of_the_workers_must_have_the_connector(code: Any, text: str, tmp_path: Path) -> None:
     python = tmp_path / "python"
     finding, form = workers(str(python) if code is None else script(python, code))
     expected = {"3.11.2": "ok", "nats-py 2.9.0 (here 2.16.0), pandas 2.2.0 (here missing)": "warning"}
-    assert (finding.status, said in finding.said) == (expected.get(said, "failed"), True)
+    assert (finding.status, text in finding.said) == (expected.get(text, "failed"), True)
     # Spark looks for the format with that Python.
     assert (form.check, form.status) == ('format("jetstream")', "failed" if finding.status == "failed" else "ok")
 
 
-def test_the_python_of_the_driver(tmp_path: Path) -> None:
+def test_the_python_of_the_driver_must_be_that_of_the_workers(tmp_path: Path) -> None:
     good = script(tmp_path / "good", answer())
     script(tmp_path / "older", answer("3.12.1"))
     script(tmp_path / "jupyter", "exit 1")
     for name, status in (("none", "failed"), ("good", "ok"), ("older", "failed"), ("jupyter", "warning")):
-        found = workers(good, PYSPARK_DRIVER_PYTHON=str(tmp_path / name))
-        assert [each.status for each in found] == ["ok", "ok", status]
+        findings = workers(good, PYSPARK_DRIVER_PYTHON=str(tmp_path / name))
+        assert [item.status for item in findings] == ["ok", "ok", status]
 
 
 @pytest.mark.parametrize(
@@ -117,49 +117,49 @@ def test_the_python_of_the_driver(tmp_path: Path) -> None:
         ("3.11.0", "4.0.5", "warning"),
     ],
 )
-def test_sparks(python: str, pyspark: str, status: str) -> None:
-    found = {each.check: each for each in check_driver(Python(python, {"pyspark": pyspark}, ""))}
-    assert found["pyspark"].status == status
+def test_a_spark_must_suit_the_python(python: str, pyspark: str, status: str) -> None:
+    findings = {finding.check: finding for finding in check_driver(Python(python, {"pyspark": pyspark}, ""))}
+    assert findings["pyspark"].status == status
 
 
-def test_versions_of_libraries() -> None:
+def test_a_library_out_of_its_range_fails() -> None:
     versions = {**this_python().versions, "nats-py": "3.0.0", "pyarrow": "12.0"}
     del versions["numpy"]
-    found = {each.check: each for each in check_driver(Python("3.11.0", versions, ""))}
-    assert [found[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
-    assert found["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.15'"
-    assert "pydantic" in found["libraries"].said
+    findings = {finding.check: finding for finding in check_driver(Python("3.11.0", versions, ""))}
+    assert [findings[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
+    assert findings["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.15'"
+    assert "pydantic" in findings["libraries"].said
 
 
-def test_the_format() -> None:
+def test_spark_must_find_the_format() -> None:
     here = {
         "PYSPARK_PYTHON": sys.executable,
         "PATH": os.environ["PATH"],
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
     databricks = {**here, "DATABRICKS_RUNTIME_VERSION": "17.3"}
-    found = {each.check: each for each in check_workers(this_python(), databricks)}
-    assert "spark_jetstream.register(spark)" in found['format("jetstream")'].said
+    findings = {finding.check: finding for finding in check_workers(this_python(), databricks)}
+    assert "spark_jetstream.register(spark)" in findings['format("jetstream")'].said
     broken = Python("3.11.0", {"pyspark": "4.3.0"}, "ImportError: no")
-    found = {each.check: each for each in check_workers(broken, here)}
-    assert "cannot be imported: ImportError: no" in found['format("jetstream")'].said
+    findings = {finding.check: finding for finding in check_workers(broken, here)}
+    assert "cannot be imported: ImportError: no" in findings['format("jetstream")'].said
 
 
-def test_a_script_that_hides_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_hides_a_package_is_named_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The doctor looks where a worker does, and does not run what is there."""
     (tmp_path / "nats.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     environ = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    found = list(check_workers(MINE, environ))
-    assert [each.status for each in found] == ["failed", "failed"]
-    assert f"cannot import the connector: ImportError: {tmp_path}/nats.py hides the package nats" in found[0].said
-    assert [each.what_to_do for each in found] == ["do what the error says"] * 2
+    findings = list(check_workers(MINE, environ))
+    assert [item.status for item in findings] == ["failed", "failed"]
+    assert f"cannot import the connector: ImportError: {tmp_path}/nats.py hides the package nats" in findings[0].said
+    assert [item.what_to_do for item in findings] == ["do what the error says"] * 2
     assert not (tmp_path / "ran").exists()
 
 
-def test_libraries_that_only_some_options_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_names_the_library_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = ConnectionOptions.from_spark({"nkeySeedFile": "user.nk"})
-    assert [each.status for each in check_extras(seed)] == ["ok"]
+    assert [finding.status for finding in check_extras(seed)] == ["ok"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (finding,) = check_extras(seed)
     assert (finding.status, "nkeySeedFile" in finding.said) == ("failed", True)
@@ -171,20 +171,20 @@ def test_libraries_that_only_some_options_need(monkeypatch: pytest.MonkeyPatch) 
 # All of it
 
 
-def test_the_machine_that_runs_the_tests(
+def test_the_machine_that_runs_the_tests_is_in_order(
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "17", "17.0.15")))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     ran = run_command("doctor", "--json", url=nats_server.url)
-    found = {each["check"]: each["status"] for each in ran.json}
+    printed = {item["check"]: item["status"] for item in ran.json}
     expected = ("java", "python", "pyspark", "libraries", "python of the workers", 'format("jetstream")')
-    assert [found[name] for name in expected] == ["ok"] * 6
+    assert [printed[name] for name in expected] == ["ok"] * 6
     assert ran.code == 0
 
 
-def test_a_spark_that_does_not_start(tmp_path: Path) -> None:
+def test_a_spark_that_does_not_start_fails_with_its_error(tmp_path: Path) -> None:
     options = ConnectionOptions.from_spark({"servers": "nats://127.0.0.1:1", "user": "a", "password": "not-shown"})
     environ = {**os.environ, "JAVA_HOME": str(tmp_path)}
     (finding,) = check_spark(options, {"stream": "S"}, environ)
@@ -198,5 +198,5 @@ def test_a_local_spark_reads_a_row(nats_server: NatsServer, stream: MakeStream) 
     orders = stream()
     orders.fill(3)
     ran = run_command("doctor", "--spark", "--json", "--stream", orders.name, url=nats_server.url)
-    (finding,) = [each for each in ran.json if each["check"] == "local Spark"]
+    (finding,) = [item for item in ran.json if item["check"] == "local Spark"]
     assert (finding["status"], "read 1 row " in finding["said"]) == ("ok", True), finding

@@ -155,7 +155,7 @@ RIGHTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
 }  # fmt: skip
 
 
-def test_lists_with_wildcards_and_denials(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_wildcards_allow_and_denials_deny(nats_server_factory: Callable[..., NatsServer]) -> None:
     users = [f'{{ user: "{name}", password: pw, permissions: {{ {rights} }} }}' for name, (rights, _) in RIGHTS.items()]
     server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, users: [{', '.join(users)}] }} }}")
     for name, (_, expected) in RIGHTS.items():
@@ -167,14 +167,14 @@ def test_lists_with_wildcards_and_denials(nats_server_factory: Callable[..., Nat
             assert findings["s.>"].said == "denied in part: the rows"
 
 
-def test_a_server_that_does_not_list_permissions(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_permissions_that_the_server_does_not_list_are_unknown(nats_server_factory: Callable[..., NatsServer]) -> None:
     elsewhere = 'accounts { A { users: [{ user: a, password: pw }], mappings: { "$SYS.REQ.USER.INFO": "nobody" } } }'
     (finding,) = findings_of(NEEDED, nats_server_factory(config=elsewhere), user="a", password="pw").values()
     assert (finding.check, finding.status) == ("permissions", "unknown")
     assert finding.said.startswith("cannot be checked, since the server does not list them: cannot ask who I am: ")
 
 
-def test_the_rights_of_a_jwt(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_the_rights_of_a_jwt_count(nats_server_factory: Callable[..., NatsServer]) -> None:
     operator, who = Operator(), user()
     pub = {"allow": ["$JS.API.>", "$SYS.REQ.USER.INFO", "s.>"], "deny": ["$JS.*.STREAM.PURGE.S"]}
     server = nats_server_factory(config=operator.config)
@@ -198,7 +198,7 @@ def test_a_server_takes_its_own_domain_out_of_a_subject(nats_server_factory: Cal
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_doctor_publishes_questions_alone(server: NatsServer, name: str) -> None:
+def test_the_doctor_publishes_nothing_but_questions(server: NatsServer, name: str) -> None:
     login = ("--user", "root", "--password", "pw")
     with Tap(server.url.replace("//", "//root:pw@")) as tap:
         succeed("doctor", "--no-spark", "--strict", *CHOICES[name].split(), *login, url=server.url)

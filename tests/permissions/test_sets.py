@@ -61,7 +61,7 @@ def test_every_purpose_has_its_lines_with_any_prefix_and_none_of_other_streams(p
     assert [subject for subject in ELSEWHERE for line in lines if line.covers(Permission(subject, ""))] == []
 
 
-def test_what_cannot_be_asked_for() -> None:
+def test_a_purpose_without_its_names_is_refused() -> None:
     with pytest.raises(ValueError, match="'reading' is none of read, "):
         needed("reading")
     with pytest.raises(ValueError, match="purpose kv-write needs a bucket"):
@@ -85,7 +85,7 @@ def test_sets_are_put_together_without_what_others_cover() -> None:
     assert Permission("*.b", "").covers(narrow)
 
 
-def test_the_configuration_of_a_user() -> None:
+def test_a_user_is_written_as_the_server_reads_it() -> None:
     lines = [
         Permission("a.*", "rows"),
         Permission("b", "more", when="now and then", without="less"),
@@ -202,7 +202,7 @@ A{self.number} {{ users: [
 
 
 @pytest.mark.usefixtures("no_connection_left")
-def test_behind_another_account(nats_server_factory: Callable[..., NatsServer]) -> None:
+def test_imported_apis_need_their_prefix(nats_server_factory: Callable[..., NatsServer]) -> None:
     foreign = partial(need, prefix="OWNER.API")
     sets = [
         foreign("read", stream="S"),
@@ -241,7 +241,7 @@ def allowed(nats_server_factory: Callable[..., NatsServer]) -> Iterator[Callable
     close_all()
 
 
-def test_who_may_read_one_filter_reads_no_other(allowed: Callable[..., Account]) -> None:
+def test_a_reader_of_one_filter_reads_no_other(allowed: Callable[..., Account]) -> None:
     account = allowed(*need("read", stream="S", subjects=["s.a"]))
     use.filled(account)
     for filters in ({"subjects": "s.b"}, {"subjects": "s.a,s.b"}, {}):
@@ -256,7 +256,7 @@ def test_who_may_read_one_filter_reads_no_other(allowed: Callable[..., Account])
     assert not account.ask("CONSUMER.NAMES.S")["consumers"]
 
 
-def test_who_may_make_consumers_may_have_messages_delivered_anywhere(allowed: Callable[..., Account]) -> None:
+def test_a_maker_of_consumers_may_have_messages_delivered_anywhere(allowed: Callable[..., Account]) -> None:
     """As the page says: nobody asks whether the account may publish to the deliver_subject of its consumer."""
     account = allowed(*need("read", stream="S"))
     use.filled(account)

@@ -119,18 +119,18 @@ class Query:
     def step(self) -> list[Stored]:
         """The rows of the next micro-batch of a stream; none when there is nothing to read."""
         end = _written(self._reader.latestOffset(self.end, self._reader.getDefaultReadLimit()))
-        found = [as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))]
+        new_rows = [as_stored(row) for row in rows_of(self._reader, self._reader.partitions(self.end, end))]
         self.end = end
-        return found
+        return new_rows
 
     def rest(self) -> list[Stored]:
         """The rows of all micro-batches until there is nothing left to read."""
-        found: list[Stored] = []
+        new_rows: list[Stored] = []
         before = None
         while before != self.end:
             before = self.end
-            found += self.step()
-        return found
+            new_rows += self.step()
+        return new_rows
 
     def commit(self) -> None:
         """Commit what was read, and wait for the thread that does it."""

@@ -54,7 +54,7 @@ class Ran:
 def run_command(*arguments: object, url: str | None = None, stdin: bytes = b"") -> Ran:
     """Run ``spark-jetstream`` with these arguments, and ``--server url``. Nothing here is a terminal."""
     out, err = io.BytesIO(), io.BytesIO()
-    streams = [io.TextIOWrapper(each, encoding="utf-8", newline="") for each in (io.BytesIO(stdin), out, err)]
+    streams = [io.TextIOWrapper(item, encoding="utf-8", newline="") for item in (io.BytesIO(stdin), out, err)]
     line = ["spark-jetstream", *map(str, arguments), *(["--server", url] if url is not None else [])]
     code = 0
     with pytest.MonkeyPatch.context() as patch:

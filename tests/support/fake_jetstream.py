@@ -123,14 +123,14 @@ class FakeJetStream:
     def __exit__(self, *exception: object) -> None:
         self.ended.set()
         self._listener.shutdown(socket.SHUT_RDWR)
-        for each in list(self._sockets):
+        for wire in list(self._sockets):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                wire.shutdown(socket.SHUT_RDWR)
         for thread in list(self._threads):
             thread.join(20)
         self._listener.close()
-        for each in self._sockets:
-            each.close()
+        for wire in self._sockets:
+            wire.close()
 
     def store(self, count: int, subject: Callable[[int], str] = lambda _: "S.a") -> None:
         """Let the leader have `count` more messages; message n has the payload `n`."""
@@ -154,13 +154,11 @@ class FakeJetStream:
         last = request.get("last_by_subj")
         wanted = {"next_by_subj": last} if last else request
         matching = list(self._matching(wanted, max(self.messages, default=0)))
-        found = matching[-1 if last else 0] if matching else None
-        if found is None:
+        if not matching:
             return {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
-        data = base64.b64encode(b"%d" % found).decode()
-        return {
-            "message": {"subject": self.messages[found], "seq": found, "data": data, "time": rfc3339(_STORED + found)}
-        }
+        sequence = matching[-1 if last else 0]
+        data, time = base64.b64encode(b"%d" % sequence).decode(), rfc3339(_STORED + sequence)
+        return {"message": {"subject": self.messages[sequence], "seq": sequence, "data": data, "time": time}}
 
     def batch(
         self,
@@ -172,15 +170,15 @@ class FakeJetStream:
     ) -> list[Answer]:
         """A batch from a store that has the messages up to a sequence, but for some."""
         last = max(self.messages, default=0) if up_to is None else up_to
-        found = [sequence for sequence in self._matching(request, last) if not lacks(sequence)]
-        if not found:
+        sequences = [sequence for sequence in self._matching(request, last) if not lacks(sequence)]
+        if not sequences:
             return [NOT_FOUND]
-        some = found[: request["batch"]]
+        some = sequences[: request["batch"]]
         answers = [
-            Answer(self._head(sequence, stream, len(found) - at - 1, some[at - 1] if at else 0), b"%d" % sequence)
+            Answer(self._head(sequence, stream, len(sequences) - at - 1, some[at - 1] if at else 0), b"%d" % sequence)
             for at, sequence in enumerate(some)
         ]
-        return [*answers, end_of_batch(len(found) - len(some), some[-1])]
+        return [*answers, end_of_batch(len(sequences) - len(some), some[-1])]
 
     def _matching(self, request: dict[str, Any], last: int) -> Iterator[int]:
         pattern = subject_pattern([request.get("next_by_subj", ">")])

@@ -112,8 +112,8 @@ class Bucket:
 
     def time(self, name: str) -> int:
         """When the newest meta message of an object was stored, in ns."""
-        found = self.publisher.api(f"STREAM.MSG.GET.{self.stream}", {"last_by_subj": meta_subject(self.name, name)})
-        return nanoseconds(found["message"]["time"])
+        newest = self.publisher.api(f"STREAM.MSG.GET.{self.stream}", {"last_by_subj": meta_subject(self.name, name)})
+        return nanoseconds(newest["message"]["time"])
 
     # Reading
 
@@ -172,16 +172,16 @@ def assert_only_objects(api: Callable[..., dict[str, Any]], bucket: str) -> None
     """Nothing is in a bucket but objects: meta messages, and as many chunks as they say."""
     stream = stream_name(bucket)
     state = api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
-    found = dict(state.get("subjects") or {})
+    counts = dict(state.get("subjects") or {})
     expected = {}
-    for subject in found:
+    for subject in counts:
         if subject.startswith(f"$O.{bucket}.M."):
             last = api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})["message"]
             meta = json.loads(base64.b64decode(last["data"]))
             expected[subject] = 1
             if meta["chunks"]:
                 expected[chunk_subject(bucket, meta["nuid"])] = meta["chunks"]
-    assert found == expected
+    assert counts == expected
 
 
 def rows_of(batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -203,6 +203,6 @@ def buckets(url: str, publisher: Publisher) -> Iterator[Callable[[], Bucket]]:
 
     yield new
     names = publisher.api("STREAM.NAMES").get("streams") or []
-    for each in made:
-        if each.stream in names:
-            each.remove()
+    for bucket in made:
+        if bucket.stream in names:
+            bucket.remove()

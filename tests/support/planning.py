@@ -58,13 +58,13 @@ def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = 
 
 def read(url: str, parts: Sequence[SequenceRange]) -> dict[str, list[int]]:
     """What tasks find: the sequences of each stream. That no promised message lacks is checked on the way."""
-    found: dict[str, list[int]] = {}
+    by_stream: dict[str, list[int]] = {}
     for part in parts:
         here = sequences(READERS[part.read_with](connecting(url, requestTimeout="1s"), part, SETTINGS, "test"))
         if part.count is not None:
             assert len(here) >= part.count
-        found.setdefault(part.stream, []).extend(here)
-    return found
+        by_stream.setdefault(part.stream, []).extend(here)
+    return by_stream
 
 
 def run(planner: Planner, start: Offset | None = None, batches: int = 1000) -> Iterator[tuple[Offset, Offset]]:
@@ -81,8 +81,8 @@ def run(planner: Planner, start: Offset | None = None, batches: int = 1000) -> I
 def planner_after(planner: Planner, start: Offset) -> list[int]:
     """The sequences of all that is read from an offset on, of one stream."""
     url = planner.options.connection.servers[0]
-    batches = [read(url, planner.ranges(*each)) for each in run(planner, start)]
-    return [sequence for batch in batches for found in batch.values() for sequence in found]
+    batches = [read(url, planner.ranges(*span)) for span in run(planner, start)]
+    return [sequence for batch in batches for some in batch.values() for sequence in some]
 
 
 def timestamp(sequence: int) -> int:
@@ -118,7 +118,7 @@ class FakeStream:
 
 
 class MovingStream(FakeStream):
-    """Changes before each answer: messages are published behind it, and with ``removes`` some go anywhere."""
+    """Changes before each answer: messages are published after its end, and with ``removes`` some go anywhere."""
 
     def __init__(self, matching: Iterable[int], seed: int, *, removes: bool = False) -> None:
         super().__init__(matching)

@@ -43,10 +43,10 @@ class Message(NamedTuple):
         """What a reader makes of `headers`."""
         if self.headers is None:
             return None
-        found: dict[str, list[str]] = {}
+        headers: dict[str, list[str]] = {}
         for name, value in self.headers:
-            found.setdefault(name, []).append(value)
-        return found
+            headers.setdefault(name, []).append(value)
+        return headers
 
     def frame(self, reply: str = "") -> bytes:
         to = self.subject.encode("utf-8", "surrogateescape") + (b" " + reply.encode() if reply else b"")
@@ -59,8 +59,8 @@ class Message(NamedTuple):
 class Refused(Exception):
     """The server answered a publish or an API request with an error; `err_code` is JetStream's, or 0."""
 
-    def __init__(self, said: object, err_code: int = 0) -> None:
-        super().__init__(said)
+    def __init__(self, text: object, err_code: int = 0) -> None:
+        super().__init__(text)
         self.err_code = err_code
 
 
@@ -152,16 +152,16 @@ class Publisher:
         return line.removesuffix(b"\r\n")
 
     def _replies(self, numbers: list[int]) -> list[bytes]:
-        found: dict[int, bytes] = {}
-        while len(found) < len(numbers):
+        replies: dict[int, bytes] = {}
+        while len(replies) < len(numbers):
             words = self._line().split(b" ")
             if words[0] in (b"MSG", b"HMSG"):
                 head = int(words[-2]) if words[0] == b"HMSG" else 0
                 body = self._file.read(int(words[-1]) + 2)[:-2]
                 if body.startswith(b"NATS/1.0 503"):
                     raise Refused("nobody answers")
-                found[int(words[1].rpartition(b".")[2])] = body[head:]
-        return [found[number] for number in numbers]
+                replies[int(words[1].rpartition(b".")[2])] = body[head:]
+        return [replies[number] for number in numbers]
 
 
 def _checked(payload: bytes) -> dict[str, Any]:
@@ -185,12 +185,12 @@ class Tap(Publisher):
     def heard(self) -> list[Message]:
         """What was published since the last call; replies are left out."""
         self._send(b"PING\r\n")
-        found = []
+        messages = []
         while (line := self._line()) != b"PONG":
             words = line.split(b" ")
             if words[0] in (b"MSG", b"HMSG"):
                 head = int(words[-2]) if words[0] == b"HMSG" else 0
                 body = self._file.read(int(words[-1]) + 2)[:-2]
                 if not words[1].startswith(b"_INBOX."):
-                    found.append(Message(words[1].decode(), body[head:], block=body[:head] or None))
-        return found
+                    messages.append(Message(words[1].decode(), body[head:], block=body[:head] or None))
+        return messages

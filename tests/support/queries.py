@@ -124,7 +124,7 @@ def refusal(failure: BaseException) -> tuple[str, str]:
 def refusal_in(text: str) -> tuple[str, str]:
     """Class and sentence of the one error that a traceback, as text, ends in."""
     assert text.count("Traceback (most recent call last)") == 1, text
-    found = re.findall(r"^spark_jetstream\.[\w.]+\.(\w+): (.+)$", text, re.MULTILINE)
-    assert len(found) == 1, text
-    kind, sentence = found[0]
+    errors = re.findall(r"^spark_jetstream\.[\w.]+\.(\w+): (.+)$", text, re.MULTILINE)
+    assert len(errors) == 1, text
+    kind, sentence = errors[0]
     return kind, sentence

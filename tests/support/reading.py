@@ -117,10 +117,10 @@ def some(read: Iterator[MessageRun], number: int = 1) -> list[int]:
     return sequences(islice(read, number))
 
 
-def collect(read: Iterator[MessageRun], found: list[int]) -> None:
-    """Add the sequences to `found` as they come: what came before an error is there after it."""
+def collect(read: Iterator[MessageRun], into: list[int]) -> None:
+    """Add the sequences to `into` as they come: what came before an error is there after it."""
     for messages in read:
-        found += messages.sequences.tolist()
+        into += messages.sequences.tolist()
 
 
 def wait_until(check: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
@@ -130,7 +130,7 @@ def wait_until(check: Callable[[], bool], what: str, timeout: float = 60.0) -> N
 def table(connection: Connection, url: str, stream: str) -> pa.Table:
     """All messages of a stream in their order, and all there is of each."""
     part = part_of(url, stream, 1, count=None)
-    found = [
+    pieces = [
         pa.table(
             {
                 "sequence": some.sequences,
@@ -142,7 +142,7 @@ def table(connection: Connection, url: str, stream: str) -> pa.Table:
         )
         for some in (read_range(lambda _: connection, part, SETTINGS, "compare") if part.end > part.first else ())
     ]
-    return pa.concat_tables(found) if found else pa.table({})
+    return pa.concat_tables(pieces) if pieces else pa.table({})
 
 
 def incompressible(subject: str) -> bytes:

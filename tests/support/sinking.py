@@ -50,7 +50,7 @@ class Sink:
         return connect(self.options.connection, patience=patience)
 
     def started(self) -> Sink:
-        """The sink, behind the checks before the first row; exactly-once has its ledger then."""
+        """The sink, after the checks before the first row; exactly-once has its ledger then."""
         check_start(self.connect, self.options)
         return self
 
@@ -163,10 +163,10 @@ class Seen(NamedTuple):
     @property
     def headers(self) -> dict[str, list[str]]:
         """The same, each name with its values in their order."""
-        found: dict[str, list[str]] = {}
-        for name, _, value in (each.partition(": ") for each in self.lines):
-            found.setdefault(name, []).append(value)
-        return found
+        headers: dict[str, list[str]] = {}
+        for name, _, value in (line.partition(": ") for line in self.lines):
+            headers.setdefault(name, []).append(value)
+        return headers
 
 
 def seen(s: Stream) -> list[Seen]:
@@ -175,10 +175,10 @@ def seen(s: Stream) -> list[Seen]:
 
 
 def seen_in(publisher: Publisher, stream: str) -> list[Seen]:
-    found: list[Seen] = []
+    messages: list[Seen] = []
     for _ in range(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"]):
-        body = {"seq": found[-1].sequence + 1 if found else 1, "next_by_subj": ">"}
+        body = {"seq": messages[-1].sequence + 1 if messages else 1, "next_by_subj": ">"}
         message = publisher.api(f"STREAM.MSG.GET.{stream}", body)["message"]
         block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
-        found.append(Seen(message["seq"], message["subject"], block, data))
-    return found
+        messages.append(Seen(message["seq"], message["subject"], block, data))
+    return messages

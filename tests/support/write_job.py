@@ -98,14 +98,14 @@ def die_everywhere(work: Callable[[int], object]) -> list[str]:
     moments: list[str] = []
     while True:
         number = len(moments) + 1
-        told, tell = os.pipe()
+        listen, tell = os.pipe()
         process = os.fork()
         if not process:
             arm(Death(number, tell))
             work(number)
             os._exit(0)
         os.close(tell)
-        with os.fdopen(told) as pipe:
+        with os.fdopen(listen) as pipe:
             moment = pipe.read()
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if status == 0:

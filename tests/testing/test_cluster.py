@@ -42,8 +42,8 @@ class TestCluster:
         assert stored(url, "R3") == 40
 
         async def replicas(js: JetStreamContext) -> list[bool | None]:
-            found = (await js.stream_info("R3")).cluster
-            return [peer.current for peer in (found.replicas if found else None) or []]
+            group = (await js.stream_info("R3")).cluster
+            return [peer.current for peer in (group.replicas if group else None) or []]
 
         assert ask(url, replicas) == [True, True]
 
@@ -64,7 +64,7 @@ class TestCluster:
         cluster.wait_ready()
 
     @pytest.mark.full
-    def test_all_stopped_and_started_again(self, tmp_path: Path) -> None:
+    def test_a_cluster_that_was_killed_starts_again_with_its_messages(self, tmp_path: Path) -> None:
         with NatsCluster(name="again", store_dir=tmp_path, max_payload=4096) as cluster:
             publish(cluster.url, 3, replicas=3)
             urls = cluster.urls

@@ -61,7 +61,7 @@ def test_cuts_are_exact_and_new_connections_whole(proxy: WireProxy, client: Raw,
     assert again.message() == b"whole"
 
 
-def test_what_a_client_sends_is_cut_and_forwarded_in_pieces(proxy: WireProxy, client: Raw, dial: Dial) -> None:
+def test_bytes_of_a_client_are_cut_and_forwarded_in_pieces(proxy: WireProxy, client: Raw, dial: Dial) -> None:
     second = dial()
     second.hello()
     proxy.pieces(1, 0.0001)
@@ -78,7 +78,7 @@ def test_what_a_client_sends_is_cut_and_forwarded_in_pieces(proxy: WireProxy, cl
     assert again.message() == b"whole"
 
 
-def test_stall_after_frames_of_the_server(proxy: WireProxy, client: Raw) -> None:
+def test_stall_after_holds_back_what_follows_the_frames(proxy: WireProxy, client: Raw) -> None:
     reached = proxy.stall_after(b"MSG a 1", 2)
     for payload in (b"first", b"second"):
         client.echo(payload)

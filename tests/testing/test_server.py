@@ -182,12 +182,12 @@ class TestOptions:
             assert info["server_name"] == "mine"
             assert (server.store_dir / "jetstream").is_dir()
 
-    def test_without_jetstream_and_with_arguments(self) -> None:
+    def test_jetstream_can_be_off_and_arguments_are_passed_on(self) -> None:
         with NatsServer(jetstream=False, args=["-D"]) as server:
             assert "jetstream" not in server_info(server.url)
             server.wait_for_log("[DBG]")
 
-    def test_monitor(self) -> None:
+    def test_the_monitoring_page_keeps_its_port(self) -> None:
         with NatsServer(http_monitor=True, name="watched") as server:
             assert server.monitor("varz")["server_name"] == "watched"
             assert server.monitor("/healthz") == {"status": "ok"}
@@ -200,7 +200,7 @@ class TestOptions:
 
     # Of aiohttp, for how nats-py calls it.
     @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float':DeprecationWarning")
-    def test_websocket(self) -> None:
+    def test_the_websocket_port_is_kept(self) -> None:
         with NatsServer(websocket=True) as server:
             publish(server.websocket_url, 2)
             url = server.websocket_url
@@ -224,7 +224,7 @@ class TestFailedStart:
         yield
         assert list(home.iterdir()) == []
 
-    def test_a_wrong_configuration_is_told_in_the_servers_words_and_can_be_mended(self) -> None:
+    def test_a_wrong_configuration_fails_in_the_servers_words_and_can_be_mended(self) -> None:
         with pytest.raises(ServerStartError) as error, NatsServer(config="port: 1\n\nfoo: 1"):
             pass
         assert "it ended with exit code 1" in str(error.value)
@@ -238,7 +238,9 @@ class TestFailedStart:
             server.config = None
             assert stored(server.start().url) == 2
 
-    def test_a_chosen_port_that_is_taken_in_the_last_moment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_port_is_chosen_when_the_first_is_taken_in_the_last_moment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         chosen: list[int] = []
 
         class Unlucky(PortLease):
@@ -252,7 +254,7 @@ class TestFailedStart:
             with NatsServer() as server:
                 assert server.port == chosen[1] != taken
 
-    def test_the_port_is_taken(self) -> None:
+    def test_a_given_port_that_is_taken_fails(self) -> None:
         with NatsServer() as server:
             publish(server.url, 1)
             url = server.url
@@ -268,22 +270,24 @@ class TestFailedStart:
             assert server.url == url
 
     @pytest.mark.parametrize(
-        ("program", "said"),
+        ("program", "text"),
         [
             ("echo still thinking; exec tail -f /dev/null", r"not ready after 0\.2 s\n  still thinking"),
             ("exit 3", r"exit code 3$"),
             (None, "No such file"),
         ],
     )
-    def test_what_is_no_server(self, program: str | None, said: str, tmp_path: Path) -> None:
+    def test_a_binary_that_is_no_server_fails(self, program: str | None, text: str, tmp_path: Path) -> None:
         binary = tmp_path / "fake-server"
         if program is not None:
             write_program(binary, program)
-        with pytest.raises(ServerStartError, match=said):
+        with pytest.raises(ServerStartError, match=text):
             NatsServer(binary=binary, start_timeout=30 if program == "exit 3" else 0.2).start()
 
 
-def test_where_the_binary_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_binary_is_that_beside_python_of_the_package_or_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside this Python, in the files of the distribution, on the path, or not at all."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "nats-server").touch()
@@ -404,7 +408,7 @@ def test_cluster(nats_cluster):
 """
 
 
-def test_plugin(tmp_path: Path) -> None:
+def test_the_fixtures_share_and_close_their_servers(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
     pytest_here = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", tmp_path)
