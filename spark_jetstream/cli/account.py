@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.output import as_data
@@ -14,31 +14,6 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.models.account import AccountInfo
 
 account = group("account", "The JetStream account: limits and usage.")
-
-
-@dataclass(frozen=True)
-class _Usage:
-    """A row of the table. ``reserved`` is what streams with ``max_bytes`` have set aside."""
-
-    tier: str
-    what: str
-    used: int
-    limit: int
-    reserved: int | None = None
-
-    @property
-    def allowed(self) -> str:
-        """The limit for people. A limit of consumers applies to each stream."""
-        if self.limit < 0:
-            return "no limit"
-        number = rough(self.limit) if isinstance(self.limit, Bytes) else f"{self.limit:,}"
-        return f"{number} each stream" if self.what == "consumers" else number
-
-    def share(self, amount: int | None) -> str:
-        """Return the share of the limit; "" if no limit applies to the sum."""
-        if amount is None or self.limit < 0 or self.what == "consumers":
-            return ""
-        return f"{100 * amount / self.limit:.1f}%" if self.limit else "none allowed"
 
 
 @command(account, "info", example="account info")
@@ -62,25 +37,35 @@ def info(run: Run) -> None:
         **dict(_rules(account_info)),
     }
     run.out.record(pairs, data=data)
-    columns = {
-        "used": lambda usage: usage.used,
-        "reserved": lambda usage: usage.reserved,
-        "limit": lambda usage: usage.allowed,
-        "% used": lambda usage: usage.share(usage.used),
-        "% reserved": lambda usage: usage.share(usage.reserved),
-    }
-    tiers = {"tier": lambda usage: usage.tier} if account_info.tiers else {}
+    columns = [*(["tier"] if account_info.tiers else []), "", "used", "reserved", "limit", "% used", "% reserved"]
     run.out.text("")
-    run.out.table(_usage(account_info), {**tiers, "": lambda usage: usage.what, **columns})
+    run.out.table(_usage(account_info), {name: itemgetter(name) for name in columns})
 
 
-def _usage(info: AccountInfo) -> Iterator[_Usage]:
-    for name, tier in (info.tiers or {"": info}).items():
-        limits = tier.limits
-        yield _Usage(name, "storage", tier.storage, limits.max_storage, tier.reserved_storage)
-        yield _Usage(name, "memory", tier.memory, limits.max_memory, tier.reserved_memory)
-        yield _Usage(name, "streams", tier.streams, limits.max_streams)
-        yield _Usage(name, "consumers", tier.consumers, limits.max_consumers)
+def _usage(info: AccountInfo) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table. What is reserved is what streams with ``max_bytes`` have set aside."""
+    for tier, usage in (info.tiers or {"": info}).items():
+        limits = usage.limits
+        for what, used, limit, reserved in (
+            ("storage", usage.storage, limits.max_storage, usage.reserved_storage),
+            ("memory", usage.memory, limits.max_memory, usage.reserved_memory),
+            ("streams", usage.streams, limits.max_streams, None),
+            ("consumers", usage.consumers, limits.max_consumers, None),
+        ):
+            number = rough(limit) if isinstance(limit, Bytes) else f"{limit:,}"
+            row: dict[str, Any] = {"tier": tier, "": what, "used": used, "reserved": reserved, "limit": number}
+            if limit < 0:
+                row["limit"] = "no limit"
+            elif what == "consumers":
+                row["limit"] += " each stream"
+            of = -1 if what == "consumers" else limit  # a limit of each stream is none of the sum
+            yield row | {"% used": _share(used, of), "% reserved": _share(reserved, of)}
+
+
+def _share(amount: int | None, limit: int) -> str:
+    if amount is None or limit < 0:
+        return ""
+    return f"{100 * amount / limit:.1f}%" if limit else "none allowed"
 
 
 def _rules(info: AccountInfo) -> Iterator[tuple[str, object]]:

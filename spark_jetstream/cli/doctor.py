@@ -66,8 +66,8 @@ def examine(
     from spark_jetstream.doctor.checks import Examination
     from spark_jetstream.doctor.permissions import Job
 
-    job = Job.parse(stream, bucket, object_bucket, purposes or (), subject, filters or (), durable)
-    examination = Examination(run.given, os.environ, job, spark=spark)
+    job = Job(tuple(purposes or ()), stream, bucket, object_bucket, subject, tuple(filters or ()), durable)
+    examination = Examination(run.given, os.environ, job.completed(), spark=spark)
     findings: list[tuple[str, Finding]] = []
     for section in examination.sections():
         run.out.text(section.title, "bold underline")

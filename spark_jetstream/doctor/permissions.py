@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from spark_jetstream.admin.models.base import Duration, Model, String, Time
 from spark_jetstream.buckets import objects
@@ -55,38 +55,27 @@ class Job:
     filters: tuple[str, ...] = ()
     durable: str | None = None
 
-    @classmethod
-    def parse(
-        cls,
-        stream: str | None,
-        bucket: str | None,
-        object_bucket: str | None,
-        purposes: Sequence[str],
-        subject: str | None,
-        filters: Sequence[str],
-        durable: str | None,
-    ) -> Job:
-        """Return the job that a command line describes. Raises `OptionError`."""
-        given = [name for name in (stream, bucket, object_bucket) if name is not None]
-        if len(given) > 1:
+    def completed(self) -> Job:
+        """Return the job with the purposes that its other fields imply. Raises `OptionError`."""
+        named = [name for name in (self.stream, self.bucket, self.object_bucket) if name is not None]
+        if len(named) > 1:
             raise OptionError("--stream, --bucket and --object-bucket exclude each other", option="stream")
-        wanted = list(purposes)
-        if subject is not None and WRITING.isdisjoint(wanted):
+        wanted = list(self.purposes)
+        if self.subject is not None and WRITING.isdisjoint(wanted):
             wanted.append("write")
-        if durable is not None:
+        if self.durable is not None:
             wanted.append("durable")
-        wanted = wanted or (["read"] if given else [])
-        job = cls(tuple(dict.fromkeys(wanted)), stream, bucket, object_bucket, subject, tuple(filters), durable)
+        wanted = wanted or (["read"] if named else [])
         for name in wanted:
             if name not in PURPOSES:
                 hint = did_you_mean(name, PURPOSES, 0.0)
                 raise OptionError(f"--for {name} is none of {', '.join(PURPOSES)}{hint}")
-            if name not in job._sets:
-                what = "a bucket" if given else "nothing: name a stream with --stream"
+            if name not in self._sets:
+                what = "a bucket" if named else "nothing: name a stream with --stream"
                 raise OptionError(f"--for {name} has no meaning for {what}")
-        if stream is not None and subject is None and not WRITING.isdisjoint(wanted):
+        if self.stream is not None and self.subject is None and not WRITING.isdisjoint(wanted):
             raise OptionError("--for write needs --subject, where rows are to go; it may have wildcards")
-        return job
+        return replace(self, purposes=tuple(dict.fromkeys(wanted)))
 
     @property
     def _sets(self) -> Mapping[str, tuple[str, ...]]:

@@ -86,9 +86,10 @@ class NatsServer:
         self.args = tuple(args)
         self._binary = Path(binary) if binary is not None else None
         self._start_timeout = start_timeout
-        optional = {"monitor": http_monitor, "websocket": websocket}
-        self._listeners = ("client", *(listener for listener, wanted in optional.items() if wanted))
-        self._leases: dict[str, PortLease] = {}
+        self._leases: dict[str, PortLease | None] = {"client": None}
+        """The port of each listener, None before the first start."""
+        self._leases |= {"monitor": None} if http_monitor else {}
+        self._leases |= {"websocket": None} if websocket else {}
         self._home: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: DeathGuard | None = None
@@ -251,18 +252,17 @@ class NatsServer:
         self.close()
 
     def __repr__(self) -> str:
-        where = self.url if "client" in self._leases else "not started"
+        where = self.url if self._leases["client"] is not None else "not started"
         state = "paused" if self.paused else "up" if self.running else "down"
         return f"<NatsServer {' '.join([*([self.name] if self.name else []), where, state])}>"
 
     def _lease_ports(self) -> None:
-        for listener in self._listeners:
-            wanted = self._port_wanted if listener == "client" else None
-            if listener not in self._leases or self._leases[listener].released:
-                self._leases[listener] = PortLease(wanted or 0)
+        for listener, lease in self._leases.items():
+            if lease is None or lease.released:
+                self._leases[listener] = PortLease(self._port_wanted or 0 if listener == "client" else 0)
 
     def _release_ports(self) -> None:
-        for lease in self._leases.values():
+        for lease in filter(None, self._leases.values()):
             lease.release()
 
     def _command(self) -> list[str]:
@@ -352,10 +352,10 @@ class NatsServer:
         return ""
 
     def _port(self, listener: str) -> int:
-        if listener not in self._listeners:
+        if listener not in self._leases:
             raise RuntimeError(f"NatsServer was made without its {listener} port")
-        if listener in self._leases:
-            return self._leases[listener].port
+        if (lease := self._leases[listener]) is not None:
+            return lease.port
         if listener == "client" and self._port_wanted is not None:
             return self._port_wanted
         raise RuntimeError("nats-server was not started: its port is not known yet")

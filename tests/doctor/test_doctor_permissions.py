@@ -44,8 +44,8 @@ def lines_of(name: str) -> tuple[Permission, ...]:
 
     once = ("stream", "bucket", "object-bucket", "subject", "durable")
     stream, bucket, objects, subject, durable = (next(iter(given(option)), None) for option in once)
-    job = Job.parse(stream, bucket, objects, given("for"), subject, given("filter"), durable)
-    return job.permissions(ConnectionOptions(), queue=name == "queue", old=False)
+    job = Job(tuple(given("for")), stream, bucket, objects, subject, tuple(given("filter")), durable)
+    return job.completed().permissions(ConnectionOptions(), queue=name == "queue", old=False)
 
 
 @pytest.fixture(scope="module")
