@@ -80,7 +80,9 @@ def add_options(
         for name in ordered
     ]
     if unset:
-        added.append(_unset_parameter(ordered))
+        flags = one_of(tuple(flag(name).removeprefix("--") for name in ordered))
+        how = Option("--unset", metavar="FIELD", help="Take a field back to its default.", autocompletion=flags)
+        added.append(keyword(_UNSET, Annotated[list[str] | None, how]))
 
     @functools.wraps(function)
     def call(run: Any, **given: Any) -> None:
@@ -90,7 +92,10 @@ def add_options(
             if value not in (None, []):
                 value = VALUES[name].get(value, value) if name in VALUES else value
                 fields[name] = _value(info.annotation, value, flag(name))
-        for name in _unset(given.pop(_UNSET, None) or (), options):
+        unset_fields = [name for names in given.pop(_UNSET, None) or () for name in names.split(",")]
+        for name in (name.strip().replace("-", "_") for name in unset_fields):
+            if name not in options:
+                raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, options)}")
             if name in fields:
                 raise OptionError(f"{flag(name)} and --unset {name} cannot be given together")
             fields[name] = None
@@ -141,26 +146,6 @@ def _field_parameter(
     elif get_origin(type_) in (tuple, dict):
         annotation = Annotated[list[str] | None, how]
     return keyword(f"{_BEFORE}{name}", annotation)
-
-
-def _unset_parameter(names: Collection[str]) -> inspect.Parameter:
-    how = Option(
-        "--unset",
-        metavar="FIELD",
-        help="Take a field back to its default.",
-        autocompletion=one_of(tuple(flag(name).removeprefix("--") for name in names)),
-    )
-    return keyword(_UNSET, Annotated[list[str] | None, how])
-
-
-def _unset(given: Collection[str], options: Collection[str]) -> list[str]:
-    """Return the fields that ``--unset`` names, written with ``_`` or ``-``."""
-    unset = []
-    for name in (name.strip().replace("-", "_") for names in given for name in names.split(",")):
-        if name not in options:
-            raise OptionError(f"--unset: there is no field {shown(name)}{hint(name, options)}")
-        unset.append(name)
-    return unset
 
 
 def _help(info: FieldInfo, doc: str, names: Collection[str]) -> str:
