@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream import errors
-from spark_jetstream.doctor.report import failed
+from spark_jetstream.doctor.findings import failed
 from spark_jetstream.errors import (
     API_ERRORS,
     LONGEST_MESSAGE,

@@ -86,12 +86,12 @@ ConfigFile = Annotated[
 
 
 def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F]:
-    """Return a decorator (below `command`) that calls `fields.add_options` when the parameters are needed."""
+    """Return a decorator (below `command`) that calls `field_options.add_options` when the parameters are needed."""
 
     def wrap(function: F) -> F:
         @functools.cache
         def finished() -> Callable[..., None]:
-            from spark_jetstream.cli.fields import add_options
+            from spark_jetstream.cli.field_options import add_options
 
             return add_options(function, kind, common, **how)
 

@@ -23,10 +23,10 @@ COMMON_SETTINGS = ("description", "history", "ttl", "max_value_size", "max_bytes
 NewBucket = Annotated[str, Argument(help="Name of the bucket.")]
 UpdatesOnly = Annotated[bool, Option("--updates-only", help="Begin with the next change.")]
 Deletes = Annotated[bool, Option("--deletes/--no-deletes", help="Show deletions, too.")]
-Count = Annotated[int | None, Option(min=1, help="End after so many.")]
+Count = Annotated[int | None, Option(min=1, help="End after this many.")]
 Wait = Annotated[
     Nanoseconds | None,
-    Option("--wait", help="End when nothing came for so long; with --count that is a failure.", **DURATION),
+    Option("--wait", help="End when nothing came for this long; a failure with --count.", **DURATION),
 ]
 
 

@@ -90,7 +90,7 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
 def print_consumer(run: Run, info: ConsumerInfo) -> None:
     """Print the configuration and the state of a consumer; as JSON, what the API returned."""
     from spark_jetstream.admin.models.streams import replicas
-    from spark_jetstream.cli.fields import field_words
+    from spark_jetstream.cli.field_options import field_words
 
     pairs = {
         "kind": _kind(info),

@@ -17,7 +17,7 @@ from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:
     from spark_jetstream.doctor.checks import Section
-    from spark_jetstream.doctor.report import Finding
+    from spark_jetstream.doctor.findings import Finding
 
 PURPOSES = ("read", "direct", "durable", "write", "exactly-once", "ensure", "administer", "backup", "restore")
 """`doctor.permissions.PURPOSES`, without its imports."""

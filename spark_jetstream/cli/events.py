@@ -39,7 +39,7 @@ def watch(
         list[str] | None,
         Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
     ] = None,
-    count: Annotated[int | None, Option(min=1, help="End after so many events.")] = None,
+    count: Annotated[int | None, Option(min=1, help="End after this many events.")] = None,
     duration: Annotated[
         Nanoseconds | None, Option("--for", help="End after this time, such as 30s.", **DURATION)
     ] = None,

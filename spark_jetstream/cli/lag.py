@@ -107,17 +107,17 @@ def show(
         Nanoseconds | None,
         Option(**DURATION, help="End with 1 when the oldest message that is not processed is older, such as 5m."),
     ] = None,
-    origins: Annotated[bool, Option("--origins", help="Also what mirrors and sources are behind.")] = False,
-    watch: Annotated[bool, Option("--watch", help="Again and again, until Ctrl-C or a limit is exceeded.")] = False,
+    origins: Annotated[bool, Option("--origins", help="Also the lag of mirrors and sources.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Repeat until Ctrl-C, or until a limit is exceeded.")] = False,
     every: Annotated[Nanoseconds, Option("--every", "--interval", **DURATION, help="How often with --watch.")] = _EVERY,
 ) -> None:
-    """How far consumers are behind, and whether that is too far.
+    """Show how far consumers are behind, and compare that with limits.
 
-    For each there are the messages yet to be delivered, those that wait for their acknowledgement, those of them that
-    were delivered again, and how old the oldest of all is that is not processed, by the server's clock.
+    Each consumer has the number of messages yet to be delivered, of those that wait for their acknowledgement, of those
+    among them that were delivered again, and the age of the oldest message not processed, by the server's clock.
 
-    A durable by which a Spark query keeps its position is shown with the time since when it does; what is pending there
-    is what the query has not committed.
+    A durable that keeps the position of a Spark query is shown with the time since when it does. Its pending messages
+    are those that the query has not committed.
 
     An age that cannot be told (deliver policy last_per_subject) exceeds --max-age. With --origins the limits hold for
     mirrors and sources as well: what they have yet to copy, and for how long nothing came; an error exceeds any limit.

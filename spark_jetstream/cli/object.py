@@ -239,7 +239,7 @@ def get(
             "--output",
             "-O",
             metavar="FILE",
-            help="Where to write it; - for standard output. Without it, a file named like what is after the last /.",
+            help="The file to write; - for standard output. Without it, its name is what follows the last / of NAME.",
         ),
     ] = None,
     force: Force = False,

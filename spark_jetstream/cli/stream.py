@@ -148,7 +148,7 @@ _MAIN = (
 
 def _configuration(info: StreamInfo) -> dict[str, object]:
     """Return the main fields, those that differ from their defaults, and when the stream was created."""
-    from spark_jetstream.cli.fields import field_words
+    from spark_jetstream.cli.field_options import field_words
 
     config, fields = info.config, type(info.config).model_fields
     shown: dict[str, object] = {name: field_words(config, name) for name in ("subjects", *_MAIN)}
@@ -423,7 +423,7 @@ def delete(
     run: Run,
     stream: StreamName,
     sequence: Annotated[int, Argument(help="The message with this sequence.")],
-    no_erase: Annotated[bool, Option("--no-erase", help="Quicker: what is on the disk stays a while.")] = False,
+    no_erase: Annotated[bool, Option("--no-erase", help="Faster: the bytes stay on the disk for a while.")] = False,
     force: Force = False,
 ) -> None:
     """Delete a message, and overwrite what is on the disk."""
@@ -514,10 +514,10 @@ def purge(
     stream: StreamName,
     subject: Annotated[str | None, Option(help="Only messages on this subject; wildcards allowed.")] = None,
     sequence: Annotated[int | None, Option(min=0, help="Only messages before this sequence.")] = None,
-    keep: Annotated[int | None, Option(min=0, help="All but so many of the last.")] = None,
+    keep: Annotated[int | None, Option(min=0, help="Keep this many of the last messages.")] = None,
     force: Force = False,
 ) -> None:
-    """Remove messages of a stream; all of them, if nothing else is said."""
+    """Remove messages of a stream: all of them, unless options choose some."""
     which = [f" on {subject}" if subject is not None else ""]
     which += [f" before sequence {sequence:,}"] if sequence is not None else []
     which += [f" but the last {keep:,}"] if keep is not None else []

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jetstream.demo.report import LATE, Batches, QueryRun, Stored
+from spark_jetstream.demo.figures import LATE, Batches, QueryRun, Stored
 from spark_jetstream.java import ensure_java
 
 STREAM = "FLIGHTS"

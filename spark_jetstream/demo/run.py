@@ -31,8 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.demo.queries import COPIES, STREAM, Tell, read_back, run_query, spark_session, write_late
-from spark_jetstream.demo.report import (
+from spark_jetstream.demo.figures import (
     Load,
     delays_by_pandas,
     differences,
@@ -42,6 +41,7 @@ from spark_jetstream.demo.report import (
     report_back,
     summary,
 )
+from spark_jetstream.demo.queries import COPIES, STREAM, Tell, read_back, run_query, spark_session, write_late
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 

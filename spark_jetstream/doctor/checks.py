@@ -16,8 +16,8 @@ from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect
+from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.permissions import WRITING, Job, check_permissions
-from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.servers import (
     ServerProbe,
     check_account,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from spark_jetstream.admin.models.base import Duration, Model, String, Time
 from spark_jetstream.buckets import objects
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.doctor.report import Finding, failed, ok, unknown, warning
+from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.values import did_you_mean

@@ -17,8 +17,8 @@ from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.client.auth import connect_arguments, mistrust
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
+from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning
 from spark_jetstream.doctor.permissions import WHO_AM_I, Identity
-from spark_jetstream.doctor.report import Finding, failed, ok, unknown, version_of, warning
 from spark_jetstream.errors import (
     AuthenticationFailed,
     JetStreamError,

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from spark_jetstream.doctor import child
-from spark_jetstream.doctor.report import Finding, failed, ok, unknown, version_of, warning, within
+from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning, within
 from spark_jetstream.java import (
     MINIMUM_VERSION,
     NEWEST_FOR_ALL_SPARKS,

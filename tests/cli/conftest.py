@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.cli.fields import flag
+from spark_jetstream.cli.field_options import flag
 from spark_jetstream.testing import NatsServer
 from tests.admin.conftest import admin, api, name
 from tests.support.command import Ran, run_command, succeed

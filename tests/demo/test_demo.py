@@ -17,8 +17,7 @@ from rich.console import Console
 
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.demo import run
-from spark_jetstream.demo.queries import COPIES, STREAM, read_back, write_late
-from spark_jetstream.demo.report import (
+from spark_jetstream.demo.figures import (
     LATE,
     Batches,
     Load,
@@ -31,6 +30,7 @@ from spark_jetstream.demo.report import (
     report,
     report_back,
 )
+from spark_jetstream.demo.queries import COPIES, STREAM, read_back, write_late
 from spark_jetstream.demo.run import DemoFailed, airline_names, publish, read_flights
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_process

@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.doctor.report import within
+from spark_jetstream.doctor.findings import within
 from spark_jetstream.doctor.servers import check_clock
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK

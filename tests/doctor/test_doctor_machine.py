@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.doctor.report import Finding
+from spark_jetstream.doctor.findings import Finding
 from spark_jetstream.doctor.spark import (
     Python,
     check_driver,

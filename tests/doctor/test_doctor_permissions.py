@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.doctor.findings import Finding
 from spark_jetstream.doctor.permissions import WHO_AM_I, Job, check_permissions
-from spark_jetstream.doctor.report import Finding
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
