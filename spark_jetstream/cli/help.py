@@ -34,6 +34,8 @@ class _Helpful:
     """Writes the help of a command or a group, and accepts the options of the ``nats`` tool under their names there."""
 
     params: list[Any]
+    without = ""
+    """The panel that help leaves out."""
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
         """Write the help without boxes and columns of types."""
@@ -51,6 +53,20 @@ class _Helpful:
             formatter.write_paragraph()
             with formatter.indentation():
                 formatter.write_text(text.replace("-", _HYPHEN))
+
+    def format_options(self: Any, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options by their panels, each panel where its first one is."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            panel, record = getattr(parameter, "rich_help_panel", None), parameter.get_help_record(ctx)
+            if parameter.param_type_name == "argument":
+                panels.setdefault("Arguments", []).append((argument(parameter), parameter.help or ""))
+            elif record is not None and panel != self.without:
+                row = (_flags(parameter, record[0]), option_help(parameter, brief=True))
+                panels.setdefault(panel or "Options", []).append(row)
+        for name, rows in panels.items():
+            with formatter.section(name):
+                formatter.write_dl([(flags, help.replace("-", _HYPHEN)) for flags, help in rows], col_max=_FLAGS_WIDE)
 
     def make_parser(self, ctx: Any) -> Any:
         """Return the parser, which knows the aliases too; neither help nor completion has them."""
@@ -77,9 +93,7 @@ class _Helpful:
 class Command(_Helpful, TyperCommand):
     """A command."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the panels, without that of the connection options."""
-        _write_options(self, ctx, formatter, without=CONNECTION)
+    without = CONNECTION
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments in upper case, before the options."""
@@ -115,7 +129,7 @@ class Group(_Helpful, TyperGroup):
         with formatter.section("Commands"):
             rows = [(name, first_sentence(command.help or "")) for name, command in shown]
             formatter.write_dl([(name, help.replace("-", _HYPHEN)) for name, help in rows])
-        _write_options(self, ctx, formatter)
+        super().format_options(ctx, formatter)
 
 
 def quick(parameters: list[Any]) -> list[Any]:
@@ -137,21 +151,6 @@ def _of_group(table: Any, ctx: Any) -> Iterator[tuple[str, str]]:
     yield from table[""].items()
     if ctx.parent is not None:
         yield from table.get(ctx.parent.info_name, {}).items()
-
-
-def _write_options(command: Any, ctx: Any, formatter: Any, without: str = "") -> None:
-    """Write arguments and options by their panels, each panel where its first one is."""
-    panels: dict[str, list[tuple[str, str]]] = {}
-    for parameter in command.get_params(ctx):
-        panel, record = getattr(parameter, "rich_help_panel", None), parameter.get_help_record(ctx)
-        if parameter.param_type_name == "argument":
-            panels.setdefault("Arguments", []).append((argument(parameter), parameter.help or ""))
-        elif record is not None and panel != without:
-            row = (_flags(parameter, record[0]), option_help(parameter, brief=True))
-            panels.setdefault(panel or "Options", []).append(row)
-    for name, rows in panels.items():
-        with formatter.section(name):
-            formatter.write_dl([(flags, help.replace("-", _HYPHEN)) for flags, help in rows], col_max=_FLAGS_WIDE)
 
 
 def _flags(option: Any, flags: str) -> str:

@@ -50,7 +50,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Batches:
-    """The micro-batches of a query that had rows: the rows they read, and the seconds they took."""
+    """The micro-batches of a query that had rows: their rows and seconds, planning and commits included."""
 
     rows: Sequence[int]
     seconds: Sequence[float]
@@ -62,18 +62,12 @@ class Batches:
 
     @property
     def total_seconds(self) -> float:
-        """The seconds of all micro-batches, planning and commits included."""
+        """The seconds of all micro-batches."""
         return sum(self.seconds)
 
-    @property
-    def rows_per_second(self) -> float:
-        """The rate over all micro-batches, planning and commits included."""
-        return _rate(self.total_rows, self.total_seconds)
-
-    @property
-    def warm_rows_per_second(self) -> float:
-        """The rate without the first of several micro-batches, which compiles and starts Python workers."""
-        first = 1 if len(self.rows) > 1 else 0
+    def rate(self, *, warm: bool = False) -> float:
+        """Return the rows per second; ``warm`` is without the first of several, which compiles and starts workers."""
+        first = 1 if warm and len(self.rows) > 1 else 0
         return _rate(sum(self.rows[first:]), sum(self.seconds[first:]))
 
     def __str__(self) -> str:
@@ -184,8 +178,8 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
         f"in {load.seconds:.1f} s: {_rate(load.messages, load.seconds):,.0f} messages/s."
     )
     batches = result.batches
-    warm = f", and {batches.warm_rows_per_second:,.0f} rows/s after the first one" if len(batches.rows) > 1 else ""
-    console.print(f"Spark read {batches.total_rows:,} rows in {batches}: {batches.rows_per_second:,.0f} rows/s{warm}.")
+    warm = f", and {batches.rate(warm=True):,.0f} rows/s after the first one" if len(batches.rows) > 1 else ""
+    console.print(f"Spark read {batches.total_rows:,} rows in {batches}: {batches.rate():,.0f} rows/s{warm}.")
     console.print(f"Watermark on the time of the messages: {result.watermark}.")
 
 
@@ -224,8 +218,8 @@ def summary(
         "rows": batches.total_rows,
         "batches": len(batches.rows),
         "query_seconds": round(batches.total_seconds, 3),
-        "rows_per_second": round(batches.rows_per_second),
-        "warm_rows_per_second": round(batches.warm_rows_per_second),
+        "rows_per_second": round(batches.rate()),
+        "warm_rows_per_second": round(batches.rate(warm=True)),
         "watermark": result.watermark,
         "carriers": _by_carrier(result).to_dict("index"),
         "way_back": {

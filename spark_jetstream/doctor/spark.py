@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ _ADMISSION_CONTROL = (4, 2)  # the first Spark with admission control for Python
 _NEEDED_PYTHON = {(4, 3): (3, 11)}  # Spark -> the oldest Python that it takes, where that is not 3.10
 _NO_PROGRAM = "there is no such program"
 _SPARK_TIMEOUT = 300.0  # seconds; half a minute on a busy machine
+_run = partial(subprocess.run, capture_output=True, text=True, errors="replace", check=False)
 _ERROR_LINE = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)
 
 
@@ -190,7 +192,7 @@ def _ask(program: str, environ: Mapping[str, str]) -> Python | str:
     if path is None:
         return _NO_PROGRAM
     try:
-        ran = _run([path, str(child.__file__)], environ, _START_TIMEOUT, stdin=subprocess.DEVNULL)
+        ran = _run([path, child.__file__], env=dict(environ), stdin=subprocess.DEVNULL, timeout=_START_TIMEOUT)
     except OSError as error:
         return f"does not start: {(error.strerror or 'unknown reason').lower()}"
     except subprocess.TimeoutExpired:
@@ -204,13 +206,6 @@ def _ask(program: str, environ: Mapping[str, str]) -> Python | str:
         return "printed something unexpected"
 
 
-def _run(
-    command: list[str], environ: Mapping[str, str], timeout: float, **more: Any
-) -> subprocess.CompletedProcess[str]:
-    how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": timeout, **more}
-    return subprocess.run(command, env=dict(environ), check=False, **how)
-
-
 def _compare_pythons(mine: Python, theirs: Python | str, where: str) -> Finding:
     check, set_it = "python of the workers", f"export PYSPARK_PYTHON={sys.executable}"
     if isinstance(theirs, str):
@@ -219,12 +214,10 @@ def _compare_pythons(mine: Python, theirs: Python | str, where: str) -> Finding:
         return failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
     if theirs.import_error:
         text = f"{where} cannot import the connector: {theirs.import_error}"
-        advice = (
-            "do what the error says"
-            if " hides " in theirs.import_error
-            else f"{set_it}, or install spark-jetstream there"
+        hidden = " hides " in theirs.import_error
+        return failed(
+            check, text, "do what the error says" if hidden else f"{set_it}, or install spark-jetstream there"
         )
-        return failed(check, text, advice)
     differing = [
         f"{name} {theirs.versions.get(name, 'missing')} (here {mine.versions.get(name, 'missing')})"
         for name in ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "pandas")
@@ -262,7 +255,8 @@ def check_spark(
     try:
         # Options go over standard input: all users of the machine can see a command line.
         command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row"]
-        ran = _run(command, environ, _SPARK_TIMEOUT, input=options.get_secret_value())
+        given = options.get_secret_value()
+        ran = _run(command, env=dict(environ), input=given, timeout=_SPARK_TIMEOUT)
     except subprocess.TimeoutExpired:
         text = f"no row came within {_SPARK_TIMEOUT:g} s"
         yield failed("local Spark", text, "see what is wrong above; Spark's own log knows more")
