@@ -63,7 +63,6 @@ def test_each_event_is_a_line(nats_server: NatsServer) -> None:
     [
         ((), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
         (("--all",), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
-        (("--advisories", "--metrics"), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
         (("--advisories",), "$JS.EVENT.ADVISORY.>"),
         (("--metrics", "--consumer", "c"), "$JS.EVENT.METRIC.CONSUMER.*.*.c"),
         (

@@ -133,14 +133,11 @@ FAILS = [
 _MONTHS = "M could mean minutes, or months as in the nats command; write 6m for minutes, and days instead of months"
 LONG_MINUTES = [
     "stream edit USAGE --max-age 6M --force",
-    "stream edit USAGE --config {yaml} --force",
-    "stream apply {json} --force",
+    "stream apply {yaml} --force",
     "stream add NEW --consumer-limits inactive_threshold=6M",
-    "consumer add USAGE new --backoff 1s,6M",
     "consumer pause USAGE billing 6M",
     "consumer next USAGE billing --wait 6M",
     "kv add new --ttl 6M",
-    "kv create usage a b --ttl 6M",
     "kv compact usage --older-than 6M",
     "stream ls --timeout 6M",
 ]

@@ -133,11 +133,6 @@ def test_a_server_that_has_the_domain_itself_checks_subjects_without_it(case: Ca
     case.run()
 
 
-@pytest.mark.parametrize("case", parameters(CASES, "read-direct"))
-def test_each_permission_is_needed_with_a_domain(case: Case) -> None:
-    case.run_without_each()
-
-
 class Linked(Account):
     """Whose streams are in the domain of a leaf node, with a user at its hub who may do what the lines say."""
 

@@ -41,7 +41,7 @@ def client(dial: Dial) -> Raw:
     return client
 
 
-@pytest.mark.parametrize("count", [None, 0, 1, 1000, 300_000])
+@pytest.mark.parametrize("count", [None, 0, 300_000])
 def test_cuts_are_exact_and_new_connections_whole(proxy: WireProxy, client: Raw, dial: Dial, count: int | None) -> None:
     if count is None:
         second = dial()
@@ -149,14 +149,6 @@ def test_an_error_in_a_hook_reaches_the_test(server: NatsServer) -> None:
     client.close()
     with pytest.raises(LookupError, match="INFO"):
         proxy.close()
-
-
-def test_url_keeps_scheme_and_credentials_and_repr_does_not() -> None:
-    proxy = WireProxy("ws://ann:s3cret@localhost:1234/path")
-    port = proxy.url.rpartition(":")[2].removesuffix("/path")
-    assert proxy.url == f"ws://ann:s3cret@127.0.0.1:{port}/path"
-    assert "s3cret" not in repr(proxy)
-    proxy.start().close()
 
 
 FRAMES = (
