@@ -18,17 +18,9 @@ import typer
 from typer import BadParameter, Option
 from typer.core import TyperCommand
 
+from spark_jetstream import errors
 from spark_jetstream.cli.help import CONNECTION, Command, Group, quick
 from spark_jetstream.cli.output import Output
-from spark_jetstream.errors import (
-    AuthenticationFailed,
-    ConnectionFailed,
-    JetStreamError,
-    NoResponders,
-    OptionError,
-    OutageError,
-    RequestTimeout,
-)
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -183,9 +175,15 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
     return {**options, **{name: value for name, value in shared.items() if value is not None}}
 
 
-def exit_code(error: JetStreamError) -> int:
+def exit_code(error: errors.JetStreamError) -> int:
     """Return the exit code for an error."""
-    if isinstance(error, OptionError):
+    if isinstance(error, errors.OptionError):
         return WRONG_USAGE
-    unreachable = (ConnectionFailed, AuthenticationFailed, RequestTimeout, NoResponders, OutageError)
+    unreachable = (
+        errors.ConnectionFailed,
+        errors.AuthenticationFailed,
+        errors.RequestTimeout,
+        errors.NoResponders,
+        errors.OutageError,
+    )
     return NOT_REACHED if isinstance(error, unreachable) else FAILED

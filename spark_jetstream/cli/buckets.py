@@ -30,7 +30,7 @@ Wait = Annotated[
 ]
 
 
-def print_bucket(
+def show(
     run: Run, info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object], *, data: Mapping[str, object]
 ) -> None:
     """Print settings, updated with ``more``, and the servers that keep the bucket; as JSON, ``data``."""
@@ -55,12 +55,12 @@ def limit(size: Bytes) -> object:
     return NO_LIMIT if size < 0 else size
 
 
-def create_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:
+def create(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:
     """Create a bucket, with a note if it existed already, and return its info."""
     return created(run, f"bucket {bucket}", lambda: buckets.load(bucket), lambda: buckets.create(bucket, fields))
 
 
-def edit_bucket(
+def edit(
     run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any], *, force: bool, dry_run: bool
 ) -> None:
     """Show the changes of the bucket's stream, ask, and change the bucket."""
@@ -70,7 +70,7 @@ def edit_bucket(
     change(run, {"bucket": bucket}, differences, lambda: buckets.update(bucket, **fields), force=force, dry_run=dry_run)
 
 
-def remove_bucket(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:
+def remove(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:
     """Ask, and delete a bucket. ``held`` says what it holds."""
     run.out.confirm(f"Delete bucket {bucket} with {held}?", force=force)
     buckets.delete(bucket)

@@ -8,22 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from spark_jetstream.cli import buckets
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion, with_fields
-from spark_jetstream.cli.buckets import (
-    COMMON_SETTINGS,
-    Count,
-    Deletes,
-    NewBucket,
-    UpdatesOnly,
-    Wait,
-    create_bucket,
-    edit_bucket,
-    limit,
-    print_bucket,
-    print_changes,
-    remove_bucket,
-)
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
@@ -43,14 +30,14 @@ def _bucket_data(info: BucketInfo) -> dict[str, Any]:
 
 def _print_bucket(run: Run, info: BucketInfo) -> None:
     more = {
-        "max value size": limit(info.max_value_size),
+        "max value size": buckets.limit(info.max_value_size),
         "limit marker ttl": info.limit_marker_ttl or "",
         "mirror": _copies(info) if info.mirror else "",
         "sources": "" if info.mirror else _copies(info),
         "revisions": info.values,
         "size": sized(info.bytes),
     }
-    print_bucket(run, info, _SETTINGS, more, data=_bucket_data(info))
+    buckets.show(run, info, _SETTINGS, more, data=_bucket_data(info))
 
 
 def _copies(info: BucketInfo) -> str:
@@ -161,14 +148,14 @@ def info(run: Run, bucket: BucketName) -> None:
 
 
 @command(kv, "add", example="kv add settings --history 5 --ttl 30d --replicas 3")
-@with_fields("kv", COMMON_SETTINGS, creates=True)
-def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
+@with_fields("kv", buckets.COMMON_SETTINGS, creates=True)
+def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
-    _print_bucket(run, create_bucket(run, run.admin.kv, bucket, fields))
+    _print_bucket(run, buckets.create(run, run.admin.kv, bucket, fields))
 
 
 @command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
-@with_fields("kv", COMMON_SETTINGS, without=("storage", "mirror"), unset=True)
+@with_fields("kv", buckets.COMMON_SETTINGS, without=("storage", "mirror"), unset=True)
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:
@@ -176,14 +163,14 @@ def edit(
 
     What you do not name stays as it is. A smaller history or a shorter ttl removes revisions at once.
     """
-    edit_bucket(run, run.admin.kv, bucket, fields, force=force, dry_run=dry_run)
+    buckets.edit(run, run.admin.kv, bucket, fields, force=force, dry_run=dry_run)
 
 
 @command(kv, "rm", example="kv rm settings")
 def remove(run: Run, bucket: BucketName, force: Force = False) -> None:
     """Delete a bucket with all its keys."""
     values = run.admin.kv.load(bucket).values
-    remove_bucket(run, run.admin.kv, bucket, counted(values, "revision"), force=force)
+    buckets.remove(run, run.admin.kv, bucket, counted(values, "revision"), force=force)
 
 
 # Keys
@@ -221,10 +208,10 @@ def watch(
     bucket: BucketName,
     filters: Filters = None,
     history: Annotated[bool, Option("--history", help="Begin with all revisions that are kept.")] = False,
-    updates_only: UpdatesOnly = False,
-    deletes: Deletes = True,
-    count: Count = None,
-    timeout: Wait = None,
+    updates_only: buckets.UpdatesOnly = False,
+    deletes: buckets.Deletes = True,
+    count: buckets.Count = None,
+    timeout: buckets.Wait = None,
 ) -> None:
     """Print the values of the keys, then every change as it happens, one a line. Ends with Ctrl-C."""
     entries = run.admin.kv.bucket(bucket).watch(
@@ -234,7 +221,7 @@ def watch(
         include_deletes=deletes,
         timeout=None if timeout is None else timeout / 1e9,
     )
-    print_changes(run, entries, _entry_text, data=_entry_data, count=count, timeout=timeout)
+    buckets.print_changes(run, entries, _entry_text, data=_entry_data, count=count, timeout=timeout)
 
 
 @command(kv, "put", example="kv put settings eu.colour blue")

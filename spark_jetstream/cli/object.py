@@ -11,21 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
+from spark_jetstream.cli import buckets
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import DryRun, Force, completion, with_fields
-from spark_jetstream.cli.buckets import (
-    COMMON_SETTINGS,
-    Count,
-    Deletes,
-    NewBucket,
-    UpdatesOnly,
-    Wait,
-    create_bucket,
-    edit_bucket,
-    print_bucket,
-    print_changes,
-    remove_bucket,
-)
 from spark_jetstream.cli.output import to_the_second
 from spark_jetstream.errors import LAYOUT, MessageNotFound, printable
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
@@ -45,7 +33,7 @@ def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
 def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
     from spark_jetstream.admin.models.buckets import ObjectBucketConfig
 
-    print_bucket(run, info, ObjectBucketConfig.model_fields, {"size": sized(info.size)}, data=_bucket_data(info))
+    buckets.show(run, info, ObjectBucketConfig.model_fields, {"size": sized(info.size)}, data=_bucket_data(info))
 
 
 def _print_object(run: Run, info: ObjectInfo) -> None:
@@ -184,14 +172,14 @@ def info(run: Run, bucket: BucketName, name: MaybeName = None, deleted: Deleted 
 
 
 @command(objects, "add", example="object add IMAGES --ttl 30d --max-bytes 10g --replicas 3")
-@with_fields("object", COMMON_SETTINGS, creates=True)
-def add(run: Run, bucket: NewBucket, *, fields: dict[str, Any]) -> None:
+@with_fields("object", buckets.COMMON_SETTINGS, creates=True)
+def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
     """Create a bucket. One that exists with this configuration stays as it is; one that is different is an error."""
-    _print_bucket(run, create_bucket(run, run.admin.objects, bucket, fields))
+    _print_bucket(run, buckets.create(run, run.admin.objects, bucket, fields))
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
-@with_fields("object", COMMON_SETTINGS, without=("storage",), unset=True)
+@with_fields("object", buckets.COMMON_SETTINGS, without=("storage",), unset=True)
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:
@@ -199,7 +187,7 @@ def edit(
 
     What you do not name stays as it is. A shorter ttl removes objects at once.
     """
-    edit_bucket(run, run.admin.objects, bucket, fields, force=force, dry_run=dry_run)
+    buckets.edit(run, run.admin.objects, bucket, fields, force=force, dry_run=dry_run)
 
 
 @command(objects, "seal", example="object seal ARCHIVE")
@@ -216,7 +204,7 @@ def remove(run: Run, bucket: BucketName, name: MaybeName = None, force: Force = 
     """Delete an object, or a link; without a name, the bucket with all its objects."""
     if name is None:
         size = run.admin.objects.load(bucket).size
-        remove_bucket(run, run.admin.objects, bucket, f"{counted(size, 'byte')} in it", force=force)
+        buckets.remove(run, run.admin.objects, bucket, f"{counted(size, 'byte')} in it", force=force)
         return
     opened = run.admin.objects.bucket(bucket)
     opened.info(name)
@@ -351,10 +339,10 @@ def link(
 def watch(
     run: Run,
     bucket: BucketName,
-    updates_only: UpdatesOnly = False,
-    deletes: Deletes = True,
-    count: Count = None,
-    timeout: Wait = None,
+    updates_only: buckets.UpdatesOnly = False,
+    deletes: buckets.Deletes = True,
+    count: buckets.Count = None,
+    timeout: buckets.Wait = None,
 ) -> None:
     """Print the objects, then every object that is put, changed or deleted, one a line. Ends with Ctrl-C."""
     from spark_jetstream.admin.models.objects import ObjectInfo
@@ -362,4 +350,4 @@ def watch(
     changes = run.admin.objects.bucket(bucket).watch(
         updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
     )
-    print_changes(run, changes, _object_text, data=ObjectInfo.data, count=count, timeout=timeout)
+    buckets.print_changes(run, changes, _object_text, data=ObjectInfo.data, count=count, timeout=timeout)

@@ -31,16 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.demo.figures import (
-    Load,
-    delays_by_pandas,
-    differences,
-    late_by_pandas,
-    late_differences,
-    report,
-    report_back,
-    summary,
-)
+from spark_jetstream.demo import figures
 from spark_jetstream.demo.queries import COPIES, STREAM, Tell, read_back, run_query, spark_session, write_late
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
@@ -60,7 +51,7 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
     """
     console = Console(stderr=as_json)
     flights = read_flights(messages)
-    expected, expected_late = delays_by_pandas(flights), late_by_pandas(flights)
+    expected, expected_late = figures.delays_by_pandas(flights), figures.late_by_pandas(flights)
     with (
         tempfile.TemporaryDirectory(prefix="spark-jetstream-demo-") as name,
         NatsServer() as server,
@@ -74,18 +65,18 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
             batches = write_late(spark, server.url, folder, tell)
         stored = read_back(spark, server.url)
         version = spark.version
-    problems = differences(result.delays, expected)
-    late_problems = late_differences(stored.late, expected_late)
+    problems = figures.differences(result.delays, expected)
+    late_problems = figures.late_differences(stored.late, expected_late)
     consoles = [console]
     if as_json:
-        output = summary(load, result, batches, stored, problems + late_problems, version)
+        output = figures.summary(load, result, batches, stored, problems + late_problems, version)
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     if picture is not None:
         consoles.append(Console(record=True, file=io.StringIO(), width=_PICTURE_WIDTH))
     for shown in consoles:
         if not as_json or shown is not console:
-            report(shown, load, result, airline_names())
-            report_back(shown, batches, stored)
+            figures.report(shown, load, result, airline_names())
+            figures.report_back(shown, batches, stored)
         _verdict(shown, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
         _verdict(shown, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
     if picture is not None:
@@ -131,7 +122,7 @@ def _data_file(name: str) -> Path:
     return Path(package.origin).with_name("data") / name
 
 
-def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, tell: Tell) -> Load:
+def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, tell: Tell) -> figures.Load:
     """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order. Raises `DemoFailed`."""
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
@@ -157,7 +148,7 @@ def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, 
         stored = counting.result()
     if stored != len(rows):
         raise DemoFailed(f"{len(rows)} messages were acknowledged but the stream holds {stored}")
-    return Load(len(rows), sum(map(len, payloads)), seconds)
+    return figures.Load(len(rows), sum(map(len, payloads)), seconds)
 
 
 def _count_stored(admin: JetStreamAdmin, tell: Tell, done: threading.Event) -> int:

@@ -16,17 +16,9 @@ from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect
+from spark_jetstream.doctor import servers, spark
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.permissions import WRITING, Job, check_permissions
-from spark_jetstream.doctor.servers import (
-    ServerProbe,
-    check_account,
-    check_clock,
-    check_connection,
-    check_login,
-    compare_servers,
-)
-from spark_jetstream.doctor.spark import check_driver, check_extras, check_java, check_spark, check_workers, this_python
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound, brief
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
@@ -99,10 +91,10 @@ class Examination:
             yield Section("A local Spark", self._start_spark(admin.options))
 
     def _machine(self) -> Iterator[Finding]:
-        mine = this_python()
-        yield from check_java(self.environ, mine.versions.get("pyspark"))
-        yield from check_driver(mine)
-        yield from check_workers(mine, self.environ)
+        mine = spark.this_python()
+        yield from spark.check_java(self.environ, mine.versions.get("pyspark"))
+        yield from spark.check_driver(mine)
+        yield from spark.check_workers(mine, self.environ)
 
     def _options(self, options: ConnectionOptions) -> Iterator[Finding]:
         yield from check_origins(options, self.given, self.environ)
@@ -110,10 +102,10 @@ class Examination:
             connect_arguments(options)  # reads the files that options name
         except OptionError as error:
             yield failed(error.option or "files", str(error), f"correct option {error.option}, or the file")
-        yield from check_extras(options)
+        yield from spark.check_extras(options)
 
     def _servers(self, options: ConnectionOptions) -> Iterator[Finding]:
-        probes = [ServerProbe(url, options) for url in options.servers]
+        probes = [servers.ServerProbe(url, options) for url in options.servers]
         self._any_server = any(probe.info is not None for probe in probes)
         for probe in probes:
             # If only some of the servers are unreachable, that is a warning.
@@ -121,22 +113,22 @@ class Examination:
             for finding in probe.findings:
                 status = "warning" if optional and finding.status == "failed" else finding.status
                 yield replace(finding, check=f"{address(probe.url)} {finding.check}", status=status)
-        yield from compare_servers(probes)
+        yield from servers.compare_servers(probes)
 
     def _account(self, admin: JetStreamAdmin) -> Iterator[Finding]:
         if not self._any_server:
             yield unknown("login", "there is no server to log in to")
             return
-        login = check_login(admin.options)
+        login = servers.check_login(admin.options)
         yield login
         self.reached = login.status == "ok"
         if not self.reached:
             return
-        for finding in [*check_connection(connect(admin.options))]:
+        for finding in [*servers.check_connection(connect(admin.options))]:
             self._clock_known |= finding.check == "clock"
             yield finding
         self._jetstream = True
-        for finding in check_account(admin):
+        for finding in servers.check_account(admin):
             # Without JetStream all other checks would fail for the same reason.
             self._jetstream &= (finding.check, finding.status) != ("jetstream", "failed")
             yield finding
@@ -157,7 +149,7 @@ class Examination:
             yield failed("stream", str(error), "is a leader being elected? try again; then look into the server's log")
             return
         if not self._clock_known:
-            yield check_clock(parse_time(str(info.ts)), before, time.time_ns())
+            yield servers.check_clock(parse_time(str(info.ts)), before, time.time_ns())
         account: AccountInfo | None = None
         with contextlib.suppress(JetStreamError):  # the section about the account has the reason
             account = admin.account.info()
@@ -174,7 +166,7 @@ class Examination:
         if self._info is None:
             yield unknown("local Spark", "there is no stream to read from", "name one with --stream")
             return
-        yield from check_spark(options, _reading(self.job, self._info), self.environ)
+        yield from spark.check_spark(options, _reading(self.job, self._info), self.environ)
 
 
 def _reading(job: Job, info: StreamInfo) -> dict[str, str]:

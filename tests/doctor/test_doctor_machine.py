@@ -11,16 +11,8 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.doctor import spark
 from spark_jetstream.doctor.findings import Finding
-from spark_jetstream.doctor.spark import (
-    Python,
-    check_driver,
-    check_extras,
-    check_java,
-    check_spark,
-    check_workers,
-    this_python,
-)
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.support.command import run_command
@@ -30,7 +22,7 @@ from tests.test_java import fake_java
 
 
 def java(environ: Mapping[str, str], pyspark: str) -> Finding:
-    (finding,) = check_java(environ, pyspark)
+    (finding,) = spark.check_java(environ, pyspark)
     assert finding.status == "ok" or "JAVA_HOME" in finding.what_to_do or "Java" in finding.what_to_do
     return finding
 
@@ -58,7 +50,7 @@ def test_a_java_that_spark_does_not_start_on_fails(tmp_path: Path) -> None:
 
 # Python
 
-MINE = Python("3.11.7", {"pyspark": "4.3.0", "pyarrow": "18.0.0", "nats-py": "2.16.0"}, "")
+MINE = spark.Python("3.11.7", {"pyspark": "4.3.0", "pyarrow": "18.0.0", "nats-py": "2.16.0"}, "")
 
 
 def script(path: Path, does: object) -> str:
@@ -68,7 +60,7 @@ def script(path: Path, does: object) -> str:
 
 
 def workers(python: str, **more: str) -> list[Finding]:
-    findings = list(check_workers(MINE, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin", **more}))
+    findings = list(spark.check_workers(MINE, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin", **more}))
     assert all(item.status == "ok" or sys.executable in item.what_to_do for item in findings)
     return findings
 
@@ -118,14 +110,15 @@ def test_the_python_of_the_driver_must_be_that_of_the_workers(tmp_path: Path) ->
     ],
 )
 def test_a_spark_must_suit_the_python(python: str, pyspark: str, status: str) -> None:
-    findings = {finding.check: finding for finding in check_driver(Python(python, {"pyspark": pyspark}, ""))}
-    assert findings["pyspark"].status == status
+    driver = spark.Python(python, {"pyspark": pyspark}, "")
+    (finding,) = [finding for finding in spark.check_driver(driver) if finding.check == "pyspark"]
+    assert finding.status == status
 
 
 def test_a_library_out_of_its_range_fails() -> None:
-    versions = {**this_python().versions, "nats-py": "3.0.0", "pyarrow": "12.0"}
+    versions = {**spark.this_python().versions, "nats-py": "3.0.0", "pyarrow": "12.0"}
     del versions["numpy"]
-    findings = {finding.check: finding for finding in check_driver(Python("3.11.0", versions, ""))}
+    findings = {finding.check: finding for finding in spark.check_driver(spark.Python("3.11.0", versions, ""))}
     assert [findings[name].status for name in ("nats-py", "pyarrow", "numpy")] == ["failed"] * 3
     assert findings["nats-py"].what_to_do == "pip install 'nats-py<2.17,>=2.15'"
     assert "pydantic" in findings["libraries"].said
@@ -138,10 +131,10 @@ def test_spark_must_find_the_format() -> None:
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
     databricks = {**here, "DATABRICKS_RUNTIME_VERSION": "17.3"}
-    findings = {finding.check: finding for finding in check_workers(this_python(), databricks)}
+    findings = {finding.check: finding for finding in spark.check_workers(spark.this_python(), databricks)}
     assert "spark_jetstream.register(spark)" in findings['format("jetstream")'].said
-    broken = Python("3.11.0", {"pyspark": "4.3.0"}, "ImportError: no")
-    findings = {finding.check: finding for finding in check_workers(broken, here)}
+    broken = spark.Python("3.11.0", {"pyspark": "4.3.0"}, "ImportError: no")
+    findings = {finding.check: finding for finding in spark.check_workers(broken, here)}
     assert "cannot be imported: ImportError: no" in findings['format("jetstream")'].said
 
 
@@ -150,7 +143,7 @@ def test_a_script_that_hides_a_package_is_named_and_not_run(tmp_path: Path, monk
     (tmp_path / "nats.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     environ = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    findings = list(check_workers(MINE, environ))
+    findings = list(spark.check_workers(MINE, environ))
     assert [item.status for item in findings] == ["failed", "failed"]
     assert f"cannot import the connector: ImportError: {tmp_path}/nats.py hides the package nats" in findings[0].said
     assert [item.what_to_do for item in findings] == ["do what the error says"] * 2
@@ -159,13 +152,13 @@ def test_a_script_that_hides_a_package_is_named_and_not_run(tmp_path: Path, monk
 
 def test_an_option_names_the_library_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = ConnectionOptions.from_spark({"nkeySeedFile": "user.nk"})
-    assert [finding.status for finding in check_extras(seed)] == ["ok"]
+    assert [finding.status for finding in spark.check_extras(seed)] == ["ok"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    (finding,) = check_extras(seed)
+    (finding,) = spark.check_extras(seed)
     assert (finding.status, "nkeySeedFile" in finding.said) == ("failed", True)
-    (finding,) = check_extras(ConnectionOptions.from_spark({"servers": "ws://a"}))
+    (finding,) = spark.check_extras(ConnectionOptions.from_spark({"servers": "ws://a"}))
     assert "[websocket]" in finding.what_to_do
-    assert list(check_extras(ConnectionOptions())) == []
+    assert list(spark.check_extras(ConnectionOptions())) == []
 
 
 # All of it
@@ -187,7 +180,7 @@ def test_the_machine_that_runs_the_tests_is_in_order(
 def test_a_spark_that_does_not_start_fails_with_its_error(tmp_path: Path) -> None:
     options = ConnectionOptions.from_spark({"servers": "nats://127.0.0.1:1", "user": "a", "password": "not-shown"})
     environ = {**os.environ, "JAVA_HOME": str(tmp_path)}
-    (finding,) = check_spark(options, {"stream": "S"}, environ)
+    (finding,) = spark.check_spark(options, {"stream": "S"}, environ)
     assert finding.status == "failed"
     assert "JAVA" in finding.said
     assert "not-shown" not in str(finding)
