@@ -68,10 +68,10 @@ class Examination:
     spark: bool | None
     reached: bool = field(default=False, init=False)
     """Whether a server has accepted the login."""
-    _any_server: bool = field(default=False, init=False)
-    _jetstream: bool = field(default=False, init=False)
-    _info: StreamInfo | None = field(default=None, init=False)
-    _clock_known: bool = field(default=False, init=False)
+    _any_server: bool = field(default=False, init=False)  # one has sent its INFO: set by the section of servers
+    _jetstream: bool = field(default=False, init=False)  # the account has it: the checks after that can tell something
+    _info: StreamInfo | None = field(default=None, init=False)  # the stream of the job, if it could be looked at
+    _clock_known: bool = field(default=False, init=False)  # compared already; else STREAM.INFO has a time
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in order. Raises `OptionError` for wrong connection options."""

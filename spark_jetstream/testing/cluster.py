@@ -57,7 +57,7 @@ class NatsCluster:
             raise ValueError(f"a cluster needs at least 2 servers, not {size}: use NatsServer for one")
         self.name: Final = name
         self._start_timeout = start_timeout
-        self._routes: list[PortLease] = []
+        self._routes: list[PortLease] = []  # the ports between the servers, from the first start to `close`
         self._args = tuple(args)
         self._servers = tuple(
             NatsServer(

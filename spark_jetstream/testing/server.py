@@ -79,7 +79,7 @@ class NatsServer:
         """
         self.name: Final = name
         self.config = config
-        self._port_wanted = port
+        self._port_wanted = port  # None for a free one, which the first start chooses
         self._store_wanted = Path(store_dir) if store_dir is not None else None
         self._jetstream = jetstream
         self._max_payload = max_payload
@@ -90,12 +90,12 @@ class NatsServer:
         """The port of each listener, None before the first start."""
         self._leases |= {"monitor": None} if http_monitor else {}
         self._leases |= {"websocket": None} if websocket else {}
-        self._home: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: DeathGuard | None = None
-        self._log_start = 0
-        self._scheme = "nats"
-        self._paused = False
+        self._home: Path | None = None  # the temporary directory, from the first start to `close`
+        self._process: subprocess.Popen[bytes] | None = None  # from a start until its end was waited for
+        self._guard: DeathGuard | None = None  # as long as there is a process
+        self._log_start = 0  # where the log of the last start begins; errors show no older lines
+        self._scheme = "nats"  # of `url`: what the server wrote about its port at the last start
+        self._paused = False  # set by `pause`, cleared by `resume` and by the end of the process
 
     @property
     def port(self) -> int:
