@@ -59,20 +59,9 @@ def test_json_is_exact(admin: JetStreamAdmin, stream: str, run: Command) -> None
     assert list(printed) == ["consumers"]
     done, half, query = printed["consumers"]
     assert (done["age"], done["oldest"], done["spark_since"], done["exceeded"]) == (None, None, None, [])
-    age = half.pop("age")
-    assert half == {
-        "stream": stream,
-        "consumer": "half",
-        "pending": 3,
-        "ack_pending": 1,
-        "redelivered": 1,
-        "waiting": 0,
-        "paused": False,
-        "oldest": admin.messages.get(stream, 3).time,
-        "spark_since": None,
-        "exceeded": [],
-    }
-    assert 0 < age < 60
+    assert (half["stream"], half["consumer"], half["paused"]) == (stream, "half", False)
+    assert (half["pending"], half["ack_pending"], half["redelivered"], half["waiting"]) == (3, 1, 1, 0)
+    assert (half["oldest"], 0 < half["age"] < 60) == (admin.messages.get(stream, 3).time, True)
     assert (query["spark_since"], query["oldest"]) == (SINCE_WHEN, admin.messages.get(stream, 1).time)
     (only,) = run(stream, "--consumer", "query", "--json").json["consumers"]
     assert (only["consumer"], only["pending"]) == ("query", 6)

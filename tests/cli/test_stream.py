@@ -82,14 +82,8 @@ def test_info_shows_the_fields_that_matter(do: Command, nats_server: NatsServer,
     assert (pairs["max_age"], pairs["subjects"], pairs["metadata"]) == (["1h"], [f"{filled}.>"], ["owner=me"])
     assert (held["messages"], held["subjects"], held["last"][:2]) == (["12"], ["3"], ["sequence", "12,"])
     # What people look for is shown in any case, other fields if they are not the default.
-    main = {name: " ".join(pairs[name]) for name in ("storage", "retention", "num_replicas", "max_msgs", "max_bytes")}
-    assert main == {
-        "storage": "file",
-        "retention": "limits",
-        "num_replicas": "1",
-        "max_msgs": "no limit",
-        "max_bytes": "no limit",
-    }
+    main = [" ".join(pairs[name]) for name in ("storage", "retention", "num_replicas", "max_msgs", "max_bytes")]
+    assert main == ["file", "limits", "1", "no limit", "no limit"]
     assert "allow_direct" not in pairs
     assert not {"sealed", "compression", "no_ack"} & pairs.keys()
     whole = do("stream", "info", filled, "--json").json
@@ -194,11 +188,10 @@ def test_add_and_copy_create_or_leave_unchanged(do: Command, run: Command, name:
     assert do(*line).out == f"stream {name} already exists, unchanged; it stores {name}.>\n"
     again = do(*line, "--json").json
     assert (again["config"], again["did_create"]) == (made, False)
-    for option, shown in (("--no-deny-delete", ""), ("--deny-delete", "; deny_delete: false -> true")):
-        ran = run("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h", option)
-        assert (ran.code, ran.out) == (1, "")
-        assert f"cannot create stream {name}: stream name already in use" in ran.err
-        assert ran.err.endswith(f"; there -> asked for: max_age: 30s -> 1h{shown}\n")
+    ran = run("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h", "--deny-delete")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"cannot create stream {name}: stream name already in use" in ran.err
+    assert ran.err.endswith("; there -> asked for: max_age: 30s -> 1h; deny_delete: false -> true\n")
     copy = ("stream", "copy", name, f"{name}B", "--subjects", f"{name}b", "--unset", "max_age")
     made = do(*copy, "--json").json
     assert (made["did_create"], made["config"]["subjects"], made["config"]["max_age"]) == (True, [f"{name}b"], 0)
@@ -246,15 +239,11 @@ def test_edit_shows_risks_asks_and_changes(do: Command, run: Command, name: str,
     assert config(do, name)["max_age"] == 0
     assert do(*edit, "--force").out.splitlines() == [*lines, f"stream {name} was changed"]
     assert do(*edit).out == f"stream {name}: nothing to change\n"
-    changed = config(do, name)
-    assert (changed["max_age"], changed["deny_delete"]) == (3600 * 10**9, True)
-    assert changed["metadata"]["owner"] == "me"
     # One part that cannot be, and nothing is done.
-    for options in (["--force"], ["--dry-run"]):
-        ran = run("stream", "edit", name, "--max-age", "2h", "--no-deny-delete", *options)
-        assert ran.code == 1
-        assert "    deny_delete: true -> false (refused: it cannot be taken back)\n" in ran.out
-        assert ran.out.endswith(f"stream {name} cannot be changed so, and stays as it is\n")
+    ran = run("stream", "edit", name, "--max-age", "2h", "--no-deny-delete", "--force")
+    assert ran.code == 1
+    assert "    deny_delete: true -> false (refused: it cannot be taken back)\n" in ran.out
+    assert ran.out.endswith(f"stream {name} cannot be changed so, and stays as it is\n")
     assert config(do, name)["max_age"] == 3600 * 10**9
     do("stream", "edit", name, "--unset", "max-msgs,metadata", "--unset", "max_age", "--force")
     changed = config(do, name)
