@@ -125,8 +125,8 @@ def test_copied_words_equal_those_of_their_modules() -> None:
 def test_connection_options_stand_before_or_after_the_command(nats_server: NatsServer) -> None:
     url = nats_server.url
     before = succeed("--server", url, "--json", "account", "info").json
-    behind = succeed("account", "info", "--server", url, "--json", "-o", "connectTimeout=60s", "-o", "retryTimeout=60s")
-    assert before["limits"] == behind.json["limits"]
+    after = succeed("account", "info", "--server", url, "--json", "-o", "connectTimeout=60s", "-o", "retryTimeout=60s")
+    assert before["limits"] == after.json["limits"]
     # The nearer one wins.
     assert succeed("--server", "nats://127.0.0.1:1", "account", "info", "-s", url).code == 0
 

@@ -1,4 +1,4 @@
-"""Permissions as data: what is asked for, put together, written down; behind domains and prefixes; and their limits."""
+"""Permissions as data: what is asked for, put together, written down; with domains and prefixes; and their limits."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_server_of_another_domain_checks_subjects_with_it(tmp_path: Path) -> N
             use.read(user, stream="T")
 
 
-# -- behind another account --
+# -- of another account --
 
 
 class Guest(Account):

@@ -44,7 +44,7 @@ def data_source(options: Mapping[str, object]) -> JetStreamDataSource:
 def refusal_of(failure: BaseException, *, in_task: bool = False) -> tuple[str, str]:
     """As `queries.refusal`, of an error that was raised in this process.
 
-    What the driver raises must have no other error behind it, which Spark would show as well. Of what a task raises it
+    What the driver raises must have no cause, which Spark would show as well. Of what a task raises it
     shows the last error alone.
     """
     return refusal_in("".join(traceback.format_exception(failure, chain=not in_task)))

@@ -45,7 +45,7 @@ class Linked:
         return {"hub": self.hub, "leaf": self.leaf}[domain]
 
     def other(self, domain: str) -> NatsServer:
-        """The server from which this domain lies behind the link."""
+        """The server at the other end of the link to this domain."""
         return {"hub": self.leaf, "leaf": self.hub}[domain]
 
     def wait(self, linked: bool = True) -> None:
