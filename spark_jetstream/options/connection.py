@@ -61,7 +61,7 @@ class ConnectionOptions(Options):
     servers: tuple[str, ...] = option("the servers to try, in any order", Servers(), "nats://127.0.0.1:4222")
     user: str | None = option("user name, together with `password`", Text(required=True))
     password: SecretStr | None = option("password, together with `user`", Secret())
-    token: SecretStr | None = option("token", Secret())
+    token: SecretStr | None = option("token for servers with token authentication", Secret())
     credentials_file: str | None = option("path of a `.creds` file", Text(required=True))
     credentials_secret: SecretStr | None = option("content of a `.creds` file", Secret())
     nkey_seed_file: str | None = option("path of a file with a user NKey seed", Text(required=True))
@@ -77,16 +77,16 @@ class ConnectionOptions(Options):
     tls_hostname: str | None = option(
         "name to check servers' certificates against, when it is not the host's", Text(required=True)
     )
-    tls_handshake_first: bool = option("start TLS before the server says hello", Flag(), "false")
-    domain: str | None = option("JetStream domain", Prefix(tokens=1))
+    tls_handshake_first: bool = option("start TLS before the server sends its greeting (INFO)", Flag(), "false")
+    domain: str | None = option("JetStream domain that holds the streams", Prefix(tokens=1))
     api_prefix: str | None = option(
-        "prefix of the JetStream API, for another account's JetStream", Prefix(), "$JS.API", value=None
+        "prefix of the API's subjects, to use streams that another account exports", Prefix(), "$JS.API", value=None
     )
-    inbox_prefix: str = option("prefix of the subjects on which replies come", Prefix(), "_INBOX")
+    inbox_prefix: str = option("prefix of the subjects on which the client receives replies", Prefix(), "_INBOX")
     connect_timeout: float = option("time for one attempt to connect", Seconds("100ms", "10m"), "10s")
-    request_timeout: float = option("time for one request to be answered", Seconds("100ms", "10m"), "10s")
+    request_timeout: float = option("time to wait for the answer to one request", Seconds("100ms", "10m"), "10s")
     retry_timeout: float = option(
-        "how long an outage (restart, leader election, network cut) is ridden out before a task fails",
+        "how long a task or the planner retries in an outage (restart, leader election, network cut)",
         Seconds("0s", "1d"),
         "60s",
     )

@@ -39,32 +39,32 @@ class SinkOptions(SideOptions):
 
     side: ClassVar[Side] = "sink"
 
-    subject: str | None = option("where every row goes; wins over column `subject`", PublishSubject())
-    stream: str | None = option("the stream that must store the rows; no other one does", Name("stream", single=True))
+    subject: str | None = option("publish every row to this subject; wins over column `subject`", PublishSubject())
+    stream: str | None = option("the only stream that may store the rows", Name("stream", single=True))
     delivery: Delivery = option(
-        "how often a row may be stored when something fails: at least once, once as long as the stream remembers "
-        "message ids, or once",
+        "how often a row may be stored when a task or query runs again after a failure: at least once, once within the "
+        "stream's duplicate window, or once",
         Choice(get_args(Delivery)),
         "deduplicated",
     )
     max_in_flight: int = option(
-        "most messages of one task that wait for the server's answer", Whole(1, 100_000), "8000"
+        "most messages of one task that are sent and not yet acknowledged", Whole(1, 100_000), "8000"
     )
     ack_timeout: float = option(
-        "time for the server to answer a message before it is sent again", Seconds("100ms", "10m"), "10s"
+        "time to wait for a message's acknowledgement before it is sent again", Seconds("100ms", "10m"), "10s"
     )
     max_retries: int = option("how often a message is sent again before the task fails", Whole(0, 1000), "5")
     dead_letter_subject: str | None = option(
-        "where rows go that the server refuses for good; without it they fail the task", PublishSubject()
+        "publish rows that can never be stored to this subject; without it such a row fails the task", PublishSubject()
     )
     server_headers: ServerHeaders = option(
-        "what becomes of `Nats-Schedule*`, `Nats-Rollup` and `Nats-Incr` in column `headers`: `error` fails the write, "
-        "`drop` stores the rows without them",
+        "if column `headers` holds `Nats-Schedule*`, `Nats-Rollup` or `Nats-Incr`, on which the server acts: `error` "
+        "fails the write, `drop` stores the rows without these headers",
         Choice(get_args(ServerHeaders)),
         "error",
     )
     write_id: str | None = option(
-        "name of this write, of which message ids are made: one that failed can be run again under its name",
+        "name of this write; message ids contain it, so a failed write can run again under the same name",
         Identifier(100),
         only="batch",
         instead="the query's own id and its batch numbers are used",

@@ -52,12 +52,12 @@ class SourceOptions(SideOptions):
         value=(),
     )
     bucket: str | None = option(
-        "read a Key-Value bucket: its current table, or on a stream the changes",
+        "the Key-Value bucket to read: a batch reads its current table, a streaming query its changes",
         Identifier(252),
         after="includeHeaders",
     )
     object_bucket: str | None = option(
-        "read an Object Store bucket: its objects, or on a stream those that are put", Identifier(251), after="history"
+        "the Object Store bucket to read; a streaming query also reads later objects", Identifier(251), after="history"
     )
     subjects: tuple[str, ...] = option(
         "read only subjects that match one of these filters; the server filters",
@@ -65,23 +65,23 @@ class SourceOptions(SideOptions):
         value=(),
     )
     starting_offsets: Bound = option(
-        "first sequence to read of each stream; `latest` only on a stream",
+        "first sequence to read of each stream; `latest` only in a streaming query",
         Positions(("earliest", "latest")),
         "earliest",
     )
-    starting_timestamp: int | None = option("first message stored at or after; wins over `startingOffsets`", Time())
+    starting_timestamp: int | None = option("time from which on to read; wins over `startingOffsets`", Time())
     ending_offsets: Bound = option(
-        "sequence of each stream before which to stop", Positions(("latest",)), "latest", **_OF_BATCH
+        "stop before this sequence of each stream", Positions(("latest",)), "latest", **_OF_BATCH
     )
-    ending_timestamp: int | None = option("stop before the first message stored at or after", Time(), **_OF_BATCH)
+    ending_timestamp: int | None = option("read only messages stored before this time", Time(), **_OF_BATCH)
     fail_on_data_loss: bool = option(
-        "fail when messages that should be read are gone; `false` logs what is missing and continues", Flag(), "true"
+        "fail if messages to be read are gone; `false` logs which are missing and continues", Flag(), "true"
     )
     max_messages_per_trigger: int | None = option("most matching messages of one micro-batch", Whole(1), **_OF_STREAM)
     max_bytes_per_trigger: int | None = option("most bytes of one micro-batch", Size(1, 1 << 50), **_OF_STREAM)
-    min_messages_per_trigger: int | None = option("wait until so many messages match", Whole(1), **_WAITING)
+    min_messages_per_trigger: int | None = option("wait until this many messages match", Whole(1), **_WAITING)
     max_trigger_delay: float = option(
-        "but no longer than this; needs `minMessagesPerTrigger`", Seconds("1ms", "30d"), "15m", **_WAITING
+        "the longest time that `minMessagesPerTrigger` may hold messages back", Seconds("1ms", "30d"), "15m", **_WAITING
     )
     min_partitions: int = option(
         "at least this many tasks for all streams of a micro-batch, if there are that many messages",
@@ -89,20 +89,20 @@ class SourceOptions(SideOptions):
         "1",
     )
     max_messages_per_partition: int = option("most matching messages of one task", Whole(1), "50000")
-    fetch_batch: int = option("messages of one pull request", Whole(1, 100_000), "20000")
-    fetch_max_bytes: int = option("bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
+    fetch_batch: int = option("most messages of one pull request", Whole(1, 100_000), "20000")
+    fetch_max_bytes: int = option("most bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
     fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
     include_headers: bool = option("`false` leaves `headers` null and skips decoding them", Flag(), "true")
     read_with: ReadWith = option(
-        "`consumer`: each task has a pull consumer of its own; `direct`: batched Direct Get, no consumer is made "
-        "(needs `allow_direct` on the stream); `auto`: Direct Get for the small tasks of a stream in a cluster, if it "
-        "and the account allow that",
+        "`consumer`: each task creates a pull consumer; `direct`: each task sends batched Direct Gets and creates no "
+        "consumer (the stream must have `allow_direct`); `auto`: Direct Gets for small tasks on a cluster, if stream "
+        "and account allow them, else consumers",
         Choice(("auto", "consumer", "direct")),
         "auto",
         after="subjects",
     )
     durable: str | None = option(
-        "name of the consumer that keeps the query's committed position on the server",
+        "name of a consumer in which the query keeps its committed position on the server",
         Name("consumer"),
         only="stream",
         instead="a batch keeps no position",

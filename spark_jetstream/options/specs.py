@@ -83,12 +83,12 @@ def option(
 
 
 ENSURE_STREAM = option(
-    "create the stream if it is missing: its configuration as JSON, or the path of a JSON or YAML file",
+    "create the stream if it does not exist: its configuration as JSON, or the path of a JSON or YAML file",
     Text(required=True),
 )
 ON_CONFLICT = option(
-    "what becomes of a stream that is there and differs in the fields that `ensureStream` names: `error` lists the "
-    "differences, `update` changes it, `ignore` uses it as it is",
+    "if the stream exists and differs in fields that `ensureStream` names: `error` fails and lists the differences, "
+    "`update` changes the stream, `ignore` uses it as it is",
     Choice(get_args(OnConflict)),
     "error",
 )
