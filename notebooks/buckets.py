@@ -14,14 +14,13 @@
 # MAGIC %md
 # MAGIC ## 1. Set-up
 # MAGIC
-# MAGIC The first cell needs nothing from you: without settings it starts a server, which the last cell stops.
-# MAGIC `notebooks/quickstart.ipynb` says how to install the package, and how to use a server of your own or Databricks.
+# MAGIC This cell starts a server, which the last cell stops, and a small Spark session. On Databricks it uses the
+# MAGIC session of the notebook; there, and for a server of your own, first set `os.environ["NATS_URL"]` and
+# MAGIC `os.environ["WORK_DIR"]`. `notebooks/quickstart.ipynb` explains both, and says how to install the package.
 
 # COMMAND ----------
 
-"""A server, and names of this run's own."""
-
-NAME = "buckets"
+"""A server, a Spark session, and names of this run's own."""
 
 import os
 import sys
@@ -29,70 +28,47 @@ import tempfile
 import uuid
 import warnings
 
-from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.testing import NatsServer
-
-
-def setting(name):
-    if "dbutils" in globals():
-        dbutils.widgets.text(name, "")
-        return dbutils.widgets.get(name)
-    return os.environ.get(name, "")
-
-
-nats_url = setting("NATS_URL")
-server = None
-if not nats_url:
-    server = NatsServer().start()
-    nats_url = server.url
-admin = JetStreamAdmin(servers=nats_url)
-
-# Every run has streams, subjects and files of its own, so that runs do not disturb each other.
-run = uuid.uuid4().hex[:4]
-# "file:", since a bare path may mean a place in the cluster's own storage.
-work_dir = f"{setting('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{NAME}-{run}"
-folder = work_dir.removeprefix("file:")
-os.makedirs(folder)
-print("run", run, "on", "a server of its own" if server else "the server of NATS_URL")
-
-# COMMAND ----------
-
 from pyspark.sql import SparkSession
 
 import spark_jetstream
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.java import ensure_java
+from spark_jetstream.testing import NatsServer
+
+nats_url = os.environ.get("NATS_URL")
+server = None if nats_url else NatsServer().start()
+nats_url = nats_url or server.url
+admin = JetStreamAdmin(servers=nats_url)
+run = uuid.uuid4().hex[:4]  # in the names of this run's streams and files, so that runs do not disturb each other
+work_dir = f"{os.environ.get('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{run}"
+folder = work_dir.removeprefix("file:")
+os.makedirs(folder)
 
 own_spark = "spark" not in globals()
-if not own_spark:
-    spark_jetstream.register(spark)
-else:
+if own_spark:
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-    # Spark logs to the standard error that it inherits. Let that be a file, and not the space below the cells.
     stderr = os.dup(2)
-    with open(f"{folder}/spark.log", "w") as spark_log:
+    with open(f"{folder}/spark.log", "w") as spark_log:  # Spark's log goes there, not below the cells
         os.dup2(spark_log.fileno(), 2)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName(NAME)
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     os.dup2(stderr, 2)
     os.close(stderr)
-print("Spark", spark.version)
+else:
+    spark_jetstream.register(spark)
+print("run", run, "on Spark", spark.version)
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## 2. A Key-Value bucket as a table
 # MAGIC
-# MAGIC A bucket with the prices of some products. It keeps five revisions of each key. Spark fills it: each row puts a
-# MAGIC key.
+# MAGIC The bucket has the prices of some products, and keeps five revisions of each key. Spark fills it: each row puts
+# MAGIC the value of a key.
 
 # COMMAND ----------
 
@@ -145,8 +121,8 @@ assert fruit.count() == 2
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Such a table goes well with a stream: it is small, it is current, and no file has to be kept. A join looks up
-# MAGIC the price of what was sold.
+# MAGIC Such a table is small and always current, so it suits lookups from a stream. This join looks up the prices of
+# MAGIC products that were sold.
 
 # COMMAND ----------
 
@@ -165,7 +141,7 @@ assert {row["key"]: row["turnover"] for row in turnover.collect()} == {"bread.ry
 # MAGIC %md
 # MAGIC ## 3. Its history
 # MAGIC
-# MAGIC With `history=true` there is a row for each revision that the bucket still has, with deletions.
+# MAGIC With `history=true` a batch has a row for each revision that the bucket still has, deletions included.
 
 # COMMAND ----------
 

@@ -15,14 +15,13 @@
 # MAGIC %md
 # MAGIC ## 1. Set-up
 # MAGIC
-# MAGIC The first cell needs nothing from you: without settings it starts a server, which the last cell stops.
-# MAGIC `notebooks/quickstart.ipynb` says how to install the package, and how to use a server of your own or Databricks.
+# MAGIC This cell starts a server, which the last cell stops, and a small Spark session. On Databricks it uses the
+# MAGIC session of the notebook; there, and for a server of your own, first set `os.environ["NATS_URL"]` and
+# MAGIC `os.environ["WORK_DIR"]`. `notebooks/quickstart.ipynb` explains both, and says how to install the package.
 
 # COMMAND ----------
 
-"""A server, and names of this run's own."""
-
-NAME = "exactly_once"
+"""A server, a Spark session, and names of this run's own."""
 
 import os
 import sys
@@ -30,62 +29,39 @@ import tempfile
 import uuid
 import warnings
 
-from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.testing import NatsServer
-
-
-def setting(name):
-    if "dbutils" in globals():
-        dbutils.widgets.text(name, "")
-        return dbutils.widgets.get(name)
-    return os.environ.get(name, "")
-
-
-nats_url = setting("NATS_URL")
-server = None
-if not nats_url:
-    server = NatsServer().start()
-    nats_url = server.url
-admin = JetStreamAdmin(servers=nats_url)
-
-# Every run has streams, subjects and files of its own, so that runs do not disturb each other.
-run = uuid.uuid4().hex[:4]
-# "file:", since a bare path may mean a place in the cluster's own storage.
-work_dir = f"{setting('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{NAME}-{run}"
-folder = work_dir.removeprefix("file:")
-os.makedirs(folder)
-print("run", run, "on", "a server of its own" if server else "the server of NATS_URL")
-
-# COMMAND ----------
-
 from pyspark.sql import SparkSession
 
 import spark_jetstream
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.java import ensure_java
+from spark_jetstream.testing import NatsServer
+
+nats_url = os.environ.get("NATS_URL")
+server = None if nats_url else NatsServer().start()
+nats_url = nats_url or server.url
+admin = JetStreamAdmin(servers=nats_url)
+run = uuid.uuid4().hex[:4]  # in the names of this run's streams and files, so that runs do not disturb each other
+work_dir = f"{os.environ.get('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{run}"
+folder = work_dir.removeprefix("file:")
+os.makedirs(folder)
 
 own_spark = "spark" not in globals()
-if not own_spark:
-    spark_jetstream.register(spark)
-else:
+if own_spark:
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-    # Spark logs to the standard error that it inherits. Let that be a file, and not the space below the cells.
     stderr = os.dup(2)
-    with open(f"{folder}/spark.log", "w") as spark_log:
+    with open(f"{folder}/spark.log", "w") as spark_log:  # Spark's log goes there, not below the cells
         os.dup2(spark_log.fileno(), 2)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName(NAME)
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     os.dup2(stderr, 2)
     os.close(stderr)
-print("Spark", spark.version)
+else:
+    spark_jetstream.register(spark)
+print("run", run, "on Spark", spark.version)
 
 # COMMAND ----------
 
@@ -149,9 +125,9 @@ def fail_and_repeat(delivery, window, pause):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `at-least-once` stores the orders again that were stored before the failure. `deduplicated` gives each message
-# MAGIC an id made of the write, the partition and the content. The stream does not store an id again that it has seen
-# MAGIC within its duplicate window, two minutes here.
+# MAGIC `at-least-once` stores orders again that were stored before the failure. `deduplicated` gives each message an id
+# MAGIC made of the write, the partition and the content. The server does not store a second message with the same id
+# MAGIC within the stream's duplicate window, two minutes here.
 
 # COMMAND ----------
 
@@ -177,7 +153,8 @@ outcomes |= {
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC What is stored after the first attempt and in the end, and how many different orders that are:
+# MAGIC The table shows how many messages the stream holds after the first attempt and in the end, and how many
+# MAGIC different orders these are:
 
 # COMMAND ----------
 
@@ -255,7 +232,7 @@ assert (written, stored) == (ROWS, ROWS)
 # MAGIC ## 4. Messages that are gone
 # MAGIC
 # MAGIC A stream with a limit removes its oldest messages, whether or not a query has read them. A purge does the same.
-# MAGIC Here a query has read 1,000 messages. Then 100 more come, and a purge leaves only the last 40 in the stream.
+# MAGIC Here a query has read 1,000 messages. Then 100 more are published, and a purge leaves only the last 40.
 
 # COMMAND ----------
 
@@ -297,7 +274,7 @@ assert f"messages {ROWS + 1} to {ROWS + 60} of stream {source}" in loss
 
 # MAGIC %md
 # MAGIC The position in the checkpoint has not changed. You can read the messages from elsewhere, such as a mirror, or
-# MAGIC continue without them. `failOnDataLoss=false` continues, and logs the sentence as a warning.
+# MAGIC continue without them: with `failOnDataLoss=false` the query continues, and logs the sentence as a warning.
 
 # COMMAND ----------
 

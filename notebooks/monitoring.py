@@ -2,8 +2,8 @@
 # MAGIC %md
 # MAGIC # Monitoring: how far behind is the query?
 # MAGIC
-# MAGIC A query that gets less messages per micro-batch than there are falls behind its stream. This notebook watches
-# MAGIC one while it catches up: with `lag`, with a listener that logs, with metrics for Prometheus, and in a plot.
+# MAGIC A streaming query falls behind if publishers send more messages than it reads. This notebook watches a query
+# MAGIC while it catches up: with `lag`, with a listener that logs, with metrics for Prometheus, and in a plot.
 # MAGIC
 # MAGIC All numbers come from the progress that Spark reports, on Spark 4.2 or newer. They cost no request to the
 # MAGIC server. `docs/monitoring.md` in the project is the guide, with alerts. For the metrics also install the extra
@@ -14,14 +14,13 @@
 # MAGIC %md
 # MAGIC ## 1. Set-up
 # MAGIC
-# MAGIC The first cell needs nothing from you: without settings it starts a server, which the last cell stops.
-# MAGIC `notebooks/quickstart.ipynb` says how to install the package, and how to use a server of your own or Databricks.
+# MAGIC This cell starts a server, which the last cell stops, and a small Spark session. On Databricks it uses the
+# MAGIC session of the notebook; there, and for a server of your own, first set `os.environ["NATS_URL"]` and
+# MAGIC `os.environ["WORK_DIR"]`. `notebooks/quickstart.ipynb` explains both, and says how to install the package.
 
 # COMMAND ----------
 
-"""A server, and names of this run's own."""
-
-NAME = "monitoring"
+"""A server, a Spark session, and names of this run's own."""
 
 import os
 import sys
@@ -29,62 +28,39 @@ import tempfile
 import uuid
 import warnings
 
-from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.testing import NatsServer
-
-
-def setting(name):
-    if "dbutils" in globals():
-        dbutils.widgets.text(name, "")
-        return dbutils.widgets.get(name)
-    return os.environ.get(name, "")
-
-
-nats_url = setting("NATS_URL")
-server = None
-if not nats_url:
-    server = NatsServer().start()
-    nats_url = server.url
-admin = JetStreamAdmin(servers=nats_url)
-
-# Every run has streams, subjects and files of its own, so that runs do not disturb each other.
-run = uuid.uuid4().hex[:4]
-# "file:", since a bare path may mean a place in the cluster's own storage.
-work_dir = f"{setting('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{NAME}-{run}"
-folder = work_dir.removeprefix("file:")
-os.makedirs(folder)
-print("run", run, "on", "a server of its own" if server else "the server of NATS_URL")
-
-# COMMAND ----------
-
 from pyspark.sql import SparkSession
 
 import spark_jetstream
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.java import ensure_java
+from spark_jetstream.testing import NatsServer
+
+nats_url = os.environ.get("NATS_URL")
+server = None if nats_url else NatsServer().start()
+nats_url = nats_url or server.url
+admin = JetStreamAdmin(servers=nats_url)
+run = uuid.uuid4().hex[:4]  # in the names of this run's streams and files, so that runs do not disturb each other
+work_dir = f"{os.environ.get('WORK_DIR') or 'file:' + tempfile.gettempdir()}/spark-jetstream-{run}"
+folder = work_dir.removeprefix("file:")
+os.makedirs(folder)
 
 own_spark = "spark" not in globals()
-if not own_spark:
-    spark_jetstream.register(spark)
-else:
+if own_spark:
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-    # Spark logs to the standard error that it inherits. Let that be a file, and not the space below the cells.
     stderr = os.dup(2)
-    with open(f"{folder}/spark.log", "w") as spark_log:
+    with open(f"{folder}/spark.log", "w") as spark_log:  # Spark's log goes there, not below the cells
         os.dup2(spark_log.fileno(), 2)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName(NAME)
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     os.dup2(stderr, 2)
     os.close(stderr)
-print("Spark", spark.version)
+else:
+    spark_jetstream.register(spark)
+print("run", run, "on Spark", spark.version)
 
 # COMMAND ----------
 
@@ -140,8 +116,7 @@ spark.streams.addListener(listener)
 # MAGIC ## 3. Lag
 # MAGIC
 # MAGIC The query reads 1,000 messages per micro-batch. It starts a micro-batch every two seconds, and runs until it is
-# MAGIC stopped. After each micro-batch `lag(query.lastProgress)` says how many messages, and how many seconds, it is
-# MAGIC behind.
+# MAGIC stopped. `lag(query.lastProgress)` computes how many messages, and how many seconds, the query is behind.
 
 # COMMAND ----------
 
@@ -178,8 +153,8 @@ wait_for(lambda: behind() == 0)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The query has caught up. Spark keeps the progress of the last hundred micro-batches, so the past can be looked
-# MAGIC at too.
+# MAGIC The query has caught up. Spark keeps the progress of the last hundred micro-batches, so `lag` can also show the
+# MAGIC past.
 
 # COMMAND ----------
 
@@ -196,7 +171,7 @@ assert history[0][1].messages == MESSAGES - 1000
 # MAGIC
 # MAGIC ## 4. Metrics
 # MAGIC
-# MAGIC What Prometheus would fetch: `lag` as gauges, rows as counters, and when the query was last heard of.
+# MAGIC This is what Prometheus would fetch: `lag` as gauges, rows as counters, and the time of the last progress.
 
 # COMMAND ----------
 
@@ -223,7 +198,7 @@ assert metrics()["query_up"] == 1
 # MAGIC %md
 # MAGIC ## 5. Falling behind
 # MAGIC
-# MAGIC While the query runs, 5,000 more messages come at once. The listener logs how the query works them off.
+# MAGIC While the query runs, 5,000 more messages are published at once. The listener logs how the query catches up.
 
 # COMMAND ----------
 
@@ -268,9 +243,9 @@ assert lags[-1] == 0
 # MAGIC %md
 # MAGIC ## 6. A query that fails
 # MAGIC
-# MAGIC The stream is deleted while the query runs. The listener logs the whole error, which is long, so the log is
-# MAGIC turned off here. The metrics count the failure. `query_up` stays, with 0, until a query of this name starts
-# MAGIC again: that is what an alert looks at.
+# MAGIC This cell deletes the stream while the query runs. The listener would log the whole error, which is long, so the
+# MAGIC cell turns the log off. The metrics count the failure. `query_up` stays, with 0, until a query of this name
+# MAGIC starts again: set an alert on it.
 
 # COMMAND ----------
 

