@@ -301,6 +301,6 @@ if server:
 # MAGIC ## Next
 # MAGIC
 # MAGIC - `docs/buckets.md` in the project: what a table is while others write, what is a loss, `MERGE` with Delta Lake
-# MAGIC - `docs/objects.md`: streams of objects, links, what a killed writer leaves
+# MAGIC - `docs/objects.md`: streaming queries over objects, links, what a killed writer leaves
 # MAGIC - `docs/writing.md`: deletions, expected revisions and expiry when Spark writes a Key-Value bucket
 # MAGIC - `docs/admin-buckets.md`: buckets from Python and on the command line
