@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
+
 PACKAGE = Path(__file__).parents[1] / "spark_jetstream"
 
 #: A layer imports only what stands above it. Parts of one line do not know each other.
@@ -128,6 +130,12 @@ def reachable(name: str) -> set[str]:
     return seen
 
 
+#: Layers that speak of streams, sequences and limits. What an error advises is added where the options are known.
+WITHOUT_OPTIONS = {"streams", "protocol"}
+#: Modules of theirs whose texts still end with an option: requestTimeout, and option stream of the sink.
+SPEAKING = {"streams.lookup", "protocol.jsapi", "protocol.pub_ack"}
+
+
 def within(name: str, places: set[str]) -> bool:
     """Whether a module is one of these, or in a folder that is."""
     parts = name.split(".")
@@ -183,3 +191,16 @@ def test_at_most_eight_modules_stand_at_the_top() -> None:
 def test_each_class_name_has_one_meaning() -> None:
     classes = re.findall(r"^class _?(\w+)", "".join(path.read_text() for path in MODULES.values()), re.MULTILINE)
     assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def test_lower_layers_name_no_option() -> None:
+    names = {spec.name for side in (ConnectionOptions, SourceOptions, SinkOptions) for spec in side.specs}
+    # A name in camel case is an option's; a plain word is one after the word "option".
+    camel = "|".join(sorted(name for name in names if not name.islower()))
+    option = re.compile(rf"\b({camel})\b|\b[oO]ptions? ({'|'.join(sorted(names))})\b")
+    naming = {
+        name: [match[0] for match in option.finditer(path.read_text())]
+        for name, path in MODULES.items()
+        if within(name, WITHOUT_OPTIONS)
+    }
+    assert {name for name, words in naming.items() if words} == SPEAKING, naming

@@ -205,7 +205,7 @@ def _ending(number: int, frames: Frames, at: int) -> EndOfBatch:
     if status is None or frames.head[at] != frames.size[at] or _text(_TIME) in status.headers:
         raise ProtocolError(
             "a direct get was answered neither with a message of a batch nor with a status: is the stream on a server "
-            "older than 2.11 (option readWith)?"
+            "older than 2.11?"
         )
     names = (_text(_PREVIOUS), _text(_PENDING), "Nats-UpTo-Sequence")
     last, pending, up_to = (whole_number(status.headers.get(name, "")) for name in names)

@@ -25,7 +25,7 @@ class SequenceRange:
 
     ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's creation
     time as the server prints it, so that a reader notices a stream that was created again. ``subjects`` are the
-    filters, empty for all. ``read_with`` is the value of option readWith that the range is read with. Plain data that
+    filters, empty for all. ``read_with`` says how the range is read. Plain data that
     pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
 

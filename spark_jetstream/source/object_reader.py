@@ -23,11 +23,12 @@ from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_o
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests, info_of
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
-from spark_jetstream.protocol.columns import MessageRun, repeated
+from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
+from spark_jetstream.source.advice import READERS, Read
 from spark_jetstream.source.objects import ObjectGroup, live_objects, refuse_large
-from spark_jetstream.streams.pull import PullSettings, read_range
+from spark_jetstream.streams.pull import PullSettings
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,6 @@ TOGETHER = 500
 _ROWS = 10_000  # of one record batch
 _ATTEMPTS = 10  # to read an object that is replaced each time
 _DOUBTS = 3  # attempts when the stream has several replicas, of which some may lag
-
-Read = Callable[[Connect, SequenceRange, PullSettings, str], Iterator[MessageRun]]
 
 
 class _Stream(NamedTuple):
@@ -60,11 +59,10 @@ class _Row(NamedTuple):
 class ObjectRows:
     """Reads objects of one bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for one task.
 
-    Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` reads a range of
-    sequences: `read_range`, or another function with its signature. It reads `together` objects at once; by default
-    `read_range` reads `TOGETHER`, and another function one. Methods raise `DataLossError` for a damaged object or
-    dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and
-    what `read` raises.
+    Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` is one of
+    `advice.READERS`. It reads `together` objects at once; by default consumers read `TOGETHER`, and others one. Methods
+    raise `DataLossError` for a damaged object or dangling link (logged with ``failOnDataLoss=false``), `JetStreamError`
+    for one too large for a binary column, and what `read` raises.
     """
 
     def __init__(
@@ -76,7 +74,7 @@ class ObjectRows:
         columns: Sequence[str],
         *,
         with_content: bool = True,
-        read: Read = read_range,
+        read: Read = READERS["consumer"],
         together: int | None = None,
     ) -> None:
         self.connect = connect
@@ -86,7 +84,7 @@ class ObjectRows:
         self.fail_on_data_loss = settings.fail_on_data_loss
         self.label = label
         # Direct Gets have one filter each: several at once only have to be put together.
-        self.together = together or (TOGETHER if read is read_range else 1)
+        self.together = together or (TOGETHER if read is READERS["consumer"] else 1)
         self.bucket = bucket
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = with_content and "content" in columns

@@ -11,14 +11,14 @@ from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.durable import LONG
 from spark_jetstream.source.offsets import StreamPosition
-from spark_jetstream.source.probes import StreamQuestions
+from spark_jetstream.source.probes import StreamProbe
 
 log = logging.getLogger(__name__)
 
 _CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 
 
-def starting_position(options: SourceOptions, probe: StreamQuestions, state: StreamSummary) -> StreamPosition:
+def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamSummary) -> StreamPosition:
     """Return where a query without checkpoint starts, by its options. Raise `OptionError`."""
     name = state.name
     if options.starting_timestamp is not None:
@@ -54,7 +54,7 @@ def starting_position(options: SourceOptions, probe: StreamQuestions, state: Str
 
 
 def ending_position(
-    options: SourceOptions, probe: StreamQuestions, state: StreamSummary, start: StreamPosition
+    options: SourceOptions, probe: StreamProbe, state: StreamSummary, start: StreamPosition
 ) -> StreamPosition:
     """Return where a batch read ends, by its options. Raise `OptionError`."""
     name = state.name

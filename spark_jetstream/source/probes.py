@@ -1,4 +1,4 @@
-"""The two probes of a stream (`search.Probe`): by consumers, and by Direct Gets."""
+"""What planning asks about one stream: `StreamProbe`, by consumers or by Direct Gets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests, stream_info
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, NoResponders, PermissionDenied, ServerBusy
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ServerBusy
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
 from spark_jetstream.protocol.conventions import plan_consumer
@@ -19,14 +19,17 @@ from spark_jetstream.protocol.direct_get import EndOfBatch, read_answers
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.protocol.wire import Frames
+from spark_jetstream.source.advice import advice
+from spark_jetstream.source.search import Probe
 from spark_jetstream.streams.direct import (
+    OLDEST_SERVER,
     AnswerRejected,
     MirrorAnswered,
+    check_ending,
     check_server,
     next_at_leader,
     not_the_stream,
     receive,
-    refuse_indirect,
 )
 from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, message, next_message
 from spark_jetstream.streams.pull import create_reader, delete_reader
@@ -38,34 +41,66 @@ _MIRROR_ANSWERS = 20  # one after the other, before the first pause
 _MAX_BYTES = 1 << 20
 
 
-class StreamProbe:
-    """One stream, seen through the subject filters of a query.
+class StreamProbe(Probe, Protocol):
+    """One stream, seen through the subject filters of a query. All methods raise what `Requests.call` raises."""
 
-    All methods raise what `Requests.call` raises, and `ConsumerLost`. They need the permissions of a reader:
-    STREAM.INFO, CONSUMER.CREATE and MSG.NEXT.
+    direct: ClassVar[bool]
+    """Whether Direct Gets answer, which any replica may, and no consumer is created."""
+
+    def check(self, state: StreamSummary) -> None:
+        """Raise `JetStreamError` unless the stream, in this state, can be read the same way."""
+
+    def stored_at(self, sequence: int) -> int | None:
+        """Return the timestamp (ns) of the message at a sequence, None if it is gone."""
+
+    def last(self) -> tuple[int, int] | None:
+        """Return sequence and timestamp (ns) of the last message that matches, or None.
+
+        Without filters, and with the filter ``>``, also None if the message at the last sequence was deleted.
+        """
+
+    def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
+
+    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
+
+
+def probe_of(requests: Requests, stream: str, filters: tuple[str, ...], *, direct: bool) -> StreamProbe:
+    """Return a probe that creates consumers; or with `direct` none."""
+    return (DirectProbe if direct else ConsumerProbe)(requests, stream, filters)
+
+
+class ConsumerProbe:
+    """A `StreamProbe` whose answers come from consumers; it may also raise `ConsumerLost`.
+
+    It needs the permissions of a reader: STREAM.INFO, CONSUMER.CREATE and MSG.NEXT.
     """
+
+    direct: ClassVar[bool] = False
 
     def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
         self._requests = requests
         self._stream = stream
         self._filters = filters
+        #: Whether the account may see messages of other subjects; false once it was refused.
         self._sees_all = True
+        #: Whether the account may get single messages; false once it was refused.
         self._gets = True
+        #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
         self._left_to_stream: dict[str, Any] = {}
 
+    def check(self, state: StreamSummary) -> None:
+        """Return: every stream has consumers."""
+
     def pending(self, first: int) -> int:
-        """See `Probe.pending`."""
         return self._ask({"start_sequence": first}, look=False)[0]
 
     def peek(self, first: int) -> tuple[int, int] | None:
-        """See `Probe.peek`."""
         return self._ask({"start_sequence": first})[1]
 
     def stored_at(self, sequence: int) -> int | None:
-        """Return the timestamp (ns) of the message at a sequence, None if it is gone.
-
-        Where the account may not get single messages, a consumer is asked, and a message that does not match is None.
-        """
+        """See `StreamProbe.stored_at`; where a consumer must be asked, a message that does not match is None."""
         if self._gets:
             try:
                 return _stored_at(Requests(self._requests.connect, 0.0), self._stream, sequence)
@@ -77,18 +112,12 @@ class StreamProbe:
         return found[1] if found is not None and found[0] == sequence else None
 
     def last(self) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the last message that matches, or None.
-
-        Without filters, and with the filter ``>``, also None if the message at the last sequence was deleted.
-        """
         return self._ask({"last": True})[1]
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
         return self._ask({"start_time": rfc3339(nanoseconds)})[1]
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
         if self._sees_all:
             try:
                 return self._ask({"start_time": rfc3339(nanoseconds)}, filters=())[1]
@@ -120,7 +149,8 @@ class StreamProbe:
             finally:
                 delete_reader(connection, self._stream, name)
 
-        return self._requests.call(ask_once)
+        with advice():
+            return self._requests.call(ask_once)
 
     def _first_message(self, connection: Connection, name: str) -> tuple[int, int] | None:
         with connection.inbox() as inbox:
@@ -136,12 +166,13 @@ class StreamProbe:
 
 
 class DirectProbe:
-    """One stream, seen through the subject filters of a query.
+    """A `StreamProbe` without a consumer. `JetStreamError` is raised where the stream cannot be read by Direct Gets.
 
     The stream's leader is asked for the position of a message: a replica or mirror may answer a Direct Get from an
-    older state, or from other messages. All methods raise what `Requests.call` raises, and `JetStreamError` where the
-    stream cannot be read by Direct Gets. They need the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
+    older state, or from other messages. It needs the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
     """
+
+    direct: ClassVar[bool] = True
 
     def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
         self._requests = requests
@@ -150,9 +181,19 @@ class DirectProbe:
         self._context = f"read stream {stream} (option stream)"
 
     def check(self, state: StreamSummary) -> None:
-        """Raise `JetStreamError` unless the stream, in this state, can be read by Direct Gets."""
-        self._requests.call(check_server)
-        refuse_indirect(state)
+        version = self._requests.call(lambda connection: connection.server_version)
+        if version < OLDEST_SERVER:
+            raise JetStreamError(
+                f"readWith=direct needs nats-server 2.11 or newer, and this is {'.'.join(map(str, version))}; set "
+                "readWith to consumer"
+            )
+        if not state.allow_direct:
+            queue = state.retention == "workqueue"
+            needed, other = ("reading a work queue", "") if queue else ("readWith=direct", ", or readWith to consumer")
+            raise JetStreamError(
+                f"stream {state.name} does not answer direct gets, which {needed} needs; set the stream's allow_direct "
+                f"to true{other}"
+            )
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`. Return 0 only when the leader confirms it.
@@ -160,29 +201,23 @@ class DirectProbe:
         Only a Direct Get counts without a consumer. The replica that answers may lack the latest messages, and still
         have removed ones: two answers may disagree.
         """
-        return sum(
-            self._requests.call(partial(self._pending, subject=subject, first=first))
-            for subject in self._filters or (">",)
-        )
+        ask_for = [partial(self._pending, subject=subject, first=first) for subject in self._filters or (">",)]
+        with advice():
+            return sum(map(self._requests.call, ask_for))
 
     def peek(self, first: int) -> tuple[int, int] | None:
-        """See `Probe.peek`."""
         return min(self._find(next_message, sequence=first), default=None)
 
     def stored_at(self, sequence: int) -> int | None:
-        """See `StreamProbe.stored_at`."""
         return _stored_at(self._requests, self._stream, sequence)
 
     def last(self) -> tuple[int, int] | None:
-        """See `StreamProbe.last`."""
         return max(self._find(last_message), default=None)
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """See `StreamProbe.first_after`."""
         return min(self._find(first_message, nanoseconds=nanoseconds), default=None)
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """See `StreamProbe.first_of_all_after`."""
         return min(self._find(first_message, (">",), nanoseconds=nanoseconds), default=None)
 
     def _find(
@@ -214,12 +249,7 @@ class DirectProbe:
             if answer.stream != self._stream:
                 raise not_the_stream(self._stream, answer.stream)
             return answer.pending() + 1
-        if answer.code == jsapi.NO_RESPONDERS:
-            refuse_indirect(stream_info(connection, self._stream, self._context))
-            raise NoResponders(f"no server answers direct gets of stream {self._stream}")
-        if answer.code != jsapi.NOT_FOUND:
-            status = f"{answer.code} {answer.description}".rstrip()
-            raise JetStreamError(f"the server refused a direct get of stream {self._stream}: {status}")
+        check_ending(answer, self._stream, partial(stream_info, connection, self._stream, self._context))
         sequence = next_at_leader(connection, self._stream, subject, first)
         if sequence is None:
             return 0
@@ -229,7 +259,3 @@ class DirectProbe:
 def _stored_at(requests: Requests, stream: str, sequence: int) -> int | None:
     found = requests.call(partial(message, stream=stream, sequence=sequence))
     return None if found is None else found.time
-
-
-StreamQuestions = StreamProbe | DirectProbe
-"""Either of them: whatever planning asks about a stream."""

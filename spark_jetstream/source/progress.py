@@ -21,7 +21,7 @@ from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.durable import ConsumerState, DurableConsumers, is_long, several_filters, taken
-from spark_jetstream.source.probes import DirectProbe, StreamProbe
+from spark_jetstream.source.probes import probe_of
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Progress:
         self._stand_in = stand_in(durable)
         self._filters = filters
         self._fail = fail_on_data_loss
-        self._probe = DirectProbe if direct else StreamProbe
+        self._direct = direct
         self._run = uuid.uuid4().hex
         self._consumers = DurableConsumers(requests, filters, self._run)
         self._held: dict[str, _Held] = {}
@@ -319,7 +319,7 @@ class Progress:
             # A server that crashed may have lost the last move. To hold messages for too long does no harm.
             log.info("stream %s: consumer %s is back at sequence %d", state.name, self._durable, consumer.next)
         elif held.next < consumer.next != held.trying and consumer.next > max(state.first_kept, held.done):
-            passed_over = self._probe(self._requests, state.name, self._filters).peek(held.next)
+            passed_over = probe_of(self._requests, state.name, self._filters, direct=self._direct).peek(held.next)
             what = (
                 f"consumer {self._durable} of stream {state.name} (option durable) was moved from sequence {held.next} "
                 f"to {consumer.next}"

@@ -1,7 +1,7 @@
 """The readers that Spark calls (pyspark.sql.datasource): of a stream, and of a batch.
 
 Spark builds and pickles them, possibly several times. They hold nothing but options until the first call, so that an
-error in an option is raised where Spark reports it well (a failing constructor hides it behind another error).
+error in an option is raised where Spark reports it well (another error hides that of a failing constructor).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_jetstream.buckets.stream import find_bucket
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import DataLossError, StreamNotFound
+from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
@@ -32,16 +32,16 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
+from spark_jetstream.source.advice import READERS, advice
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.spark_process import find_file, freeze_imports
-from spark_jetstream.streams.direct import read_auto, read_direct
-from spark_jetstream.streams.latest import TablePart, check_direct, read_table
+from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_stream
-from spark_jetstream.streams.pull import PullSettings, read_range
+from spark_jetstream.streams.pull import PullSettings
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -69,9 +69,6 @@ _PLANNED_ONCE = (
 
 Prepare = Callable[[SourceOptions, bool], None]
 """Does what the options ask for before the first request about a stream. The flag: the query has a checkpoint."""
-
-READERS = {"auto": read_auto, "consumer": read_range, "direct": read_direct}
-"""How a range is read -> the function that does it."""
 
 
 class _Source:
@@ -136,6 +133,11 @@ class _Source:
         part: TaskInput | None = partition.value
         if part is None:  # Spark's own partition, where nothing was planned
             return
+        with advice():
+            yield from self._read(part)
+        freeze_imports()
+
+    def _read(self, part: TaskInput) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
         settings, label = self._pull_settings(), task_label()
         if isinstance(part, TablePart):
@@ -145,14 +147,13 @@ class _Source:
             read = READERS[part.read_with]
             yield from self._rows(read(self._connect, part, settings, label), part.stream)
         else:
-            read = read_direct if options.read_with == "direct" else read_range
             bucket, with_content = options.named(part.stream), not options.content_off
+            read = READERS["direct" if options.read_with == "direct" else "consumer"]
             objects = ObjectRows(self._connect, settings, label, bucket, columns, with_content=with_content, read=read)
             if isinstance(part, ObjectGroup):
                 yield from objects.of_group(part)
             else:
                 yield from objects.of_range(part, self._object_names())
-        freeze_imports()
 
     def _rows(self, pulled: Iterator[MessageRun], stream: str) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
@@ -217,20 +218,25 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         direct = options.read_with == "direct"
         part = TablePart(state.name, state.created, subjects, direct)
         if options.object_bucket is None:
-            if direct:
-                check_direct(state)
+            if direct and state.max_msgs_per_subject != 1:
+                raise OptionError(
+                    f"option readWith cannot be direct for the current table of {state.name}, which keeps more than "
+                    "one revision of a key: set readWith to consumer, or read all revisions with history=true",
+                    option="readWith",
+                )
             return [part]
-        return plan_objects(
-            self._connect,
-            part,
-            self._pull_settings(),
-            task_label(),
-            bucket=options.object_bucket,
-            pattern=self._object_names(),
-            max_objects=options.max_messages_per_partition,
-            min_groups=options.min_partitions,
-            with_content="content" in self.columns and not options.content_off,
-        )
+        with advice():
+            return plan_objects(
+                self._connect,
+                part,
+                self._pull_settings(),
+                task_label(),
+                bucket=options.object_bucket,
+                pattern=self._object_names(),
+                max_objects=options.max_messages_per_partition,
+                min_groups=options.min_partitions,
+                with_content="content" in self.columns and not options.content_off,
+            )
 
 
 class _StreamReader(_Source, DataSourceStreamReader):

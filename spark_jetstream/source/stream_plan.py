@@ -22,7 +22,7 @@ from spark_jetstream.source.positions import (
     starting_position,
     warn_of_interest,
 )
-from spark_jetstream.source.probes import DirectProbe, StreamProbe, StreamQuestions
+from spark_jetstream.source.probes import StreamProbe, probe_of
 from spark_jetstream.source.progress import LazyCommit
 from spark_jetstream.source.ranges import Split, Survey, cut_at, split
 
@@ -55,8 +55,8 @@ class StreamPlan:
         # The position, and creation and end of the stream, when nothing that matches was found last.
         self._idle: tuple[int, str, int] | None = None
 
-    def _probe(self, *, direct: bool) -> StreamQuestions:
-        return (DirectProbe if direct else StreamProbe)(self._requests, self.name, self._options.subjects)
+    def _probe(self, *, direct: bool) -> StreamProbe:
+        return probe_of(self._requests, self.name, self._options.subjects, direct=direct)
 
     # The state
 
@@ -73,11 +73,10 @@ class StreamPlan:
         a majority follows. Raises `StreamNotFound`, and `OptionError`.
         """
         state = self._settled(reply, position)
-        if isinstance(self.probe, DirectProbe):
-            self.probe.check(state)
+        self.probe.check(state)
         endangered = is_long(state) and self._requests.call(lambda to: to.server_version) >= PURGING_SERVERS
         check_retention(state, self._options, endangered=endangered)
-        if needs_direct(state, self._options, endangered=endangered) and not isinstance(self.probe, DirectProbe):
+        if needs_direct(state, self._options, endangered=endangered) and not self.probe.direct:
             if endangered:
                 log.warning("stream %s is read with Direct Get: it has interest retention and many messages", self.name)
             self.probe = self._probe(direct=True)
@@ -243,7 +242,7 @@ class StreamPlan:
         before, waiting, after = probe.pending(end.next), probe.pending(first), probe.pending(end.next)
         counted = max(0, waiting - (before + after) // 2)
         # Replicas that lag may count no messages where the end shows that there are some.
-        return counted or (end.next - first if isinstance(probe, DirectProbe) else 0)
+        return counted or (end.next - first if probe.direct else 0)
 
     # Tasks
 
@@ -276,7 +275,7 @@ class StreamPlan:
         """Return the pieces of a range, with the reader of each."""
         options, state, dense = self._options, self.state, self.is_dense(whole)
         pieces = cut_at(whole, split)
-        direct = isinstance(self.probe, DirectProbe)
+        direct = self.probe.direct
         read_with: ReadWith = "direct" if direct else "consumer"
         # A task must not report messages as lost that newer ones on their subject replace, or that only the replica
         # which counted them still had.

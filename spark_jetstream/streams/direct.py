@@ -4,25 +4,26 @@
 these rules:
 
 - A replica of the stream may lag behind its leader. A replica has all messages up to its last one, so a message proves
-  that nothing is missing in front of it. An empty answer proves nothing. The range ends with a message at or behind its
-  last sequence, or when the leader says (`STREAM.MSG.GET`) that no more matches. If the leader knows of another message
-  the reader repeats its request.
+  that nothing is missing in front of it. An empty answer proves nothing. The range ends with a message at its last
+  sequence or after it, or when the leader says (`STREAM.MSG.GET`) that no more matches. If the leader knows of another
+  message the reader repeats its request.
 - A mirror answers for its origin even if it lacks messages, has others, or has other subjects for them. The reader
   drops messages that do not carry the name of the stream itself, and repeats its request.
 - Each message of an answer names the one before it, and a status ends the answer: the reader requests what was lost.
-- An answer does not say when its stream was created. The reader looks that up behind the first answer, behind the last
-  one, and behind each answer with messages that are younger than the last look.
+- An answer does not say when its stream was created. The reader looks that up after the first answer, after the last
+  one, and after each answer with messages that are younger than the last look.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff, Deadline, Outage
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError, NoResponders, PermissionDenied, StreamNotFound
@@ -32,7 +33,15 @@ from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, 
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSettings, RangeReader, accepted_loss, check_count, look, read_range
+from spark_jetstream.streams.pull import (
+    PullSettings,
+    RangeReader,
+    accepted_loss,
+    check_count,
+    look,
+    read_range,
+    through_outages,
+)
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +114,10 @@ def _gets(
     whole = _Filtered(connect, part, settings, label, gives_up)
     most = min(settings.max_bytes, _MOST_BYTES)
     share = max(most // max(1, len(part.subjects)), min(most, _LEAST_BYTES))
-    readers = [_FilterReader(whole, subject, share).read() for subject in part.subjects or (None,)]
+    readers = [
+        through_outages(_FilterReader(whole, subject, share), settings.retry_timeout, Backoff(0.01, at_once=True))
+        for subject in part.subjects or (None,)
+    ]
     with contextlib.ExitStack() as stack:
         for reader in readers:
             stack.callback(reader.close)
@@ -113,7 +125,7 @@ def _gets(
 
 
 def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
-    """Return what comes next of an answer. Raises `RequestTimeout` if nothing comes within ``requestTimeout``."""
+    """Return what comes next of an answer. Raises `RequestTimeout` if nothing comes in time."""
     seconds = connection.options.request_timeout
     event = inbox.get(seconds)
     if not isinstance(event, Frames):
@@ -126,21 +138,23 @@ def check_server(connection: Connection) -> None:
     """Raise `JetStreamError` if the server is too old for batched Direct Gets."""
     if connection.server_version < OLDEST_SERVER:
         version = ".".join(map(str, connection.server_version))
-        raise JetStreamError(
-            f"readWith=direct needs nats-server 2.11 or newer, and this is {version}; set readWith to consumer"
-        )
+        raise JetStreamError(f"reading by direct gets needs nats-server 2.11 or newer, and this is {version}")
 
 
 def refuse_indirect(state: StreamSummary) -> None:
     """Raise `JetStreamError` if the stream does not allow Direct Gets."""
     if not state.allow_direct:
-        queue = state.retention == "workqueue"
-        needed = "reading a work queue" if queue else "readWith=direct"
-        other = "" if queue else ", or readWith to consumer"
-        raise JetStreamError(
-            f"stream {state.name} does not answer direct gets, which {needed} needs; set the stream's allow_direct to "
-            f"true{other}"
-        )
+        raise JetStreamError(f"stream {state.name} does not answer direct gets; set its allow_direct to true")
+
+
+def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], StreamSummary]) -> None:
+    """Raise what a status means that does not end an answer, after another look at the stream if nobody answered."""
+    if ending.code == jsapi.NO_RESPONDERS:
+        refuse_indirect(look_again())
+        raise NoResponders(f"nobody answers direct gets of stream {stream}")
+    if ending.code not in (jsapi.END_OF_BATCH, jsapi.NOT_FOUND):
+        status = f"{ending.code} {ending.description}".rstrip()
+        raise JetStreamError(f"the server refused a direct get of stream {stream}: {status}")
 
 
 def next_at_leader(connection: Connection, stream: str, subject: str | None, sequence: int) -> int | None:
@@ -149,8 +163,8 @@ def next_at_leader(connection: Connection, stream: str, subject: str | None, seq
         message = next_message(connection, stream, subject or ">", sequence)
     except PermissionDenied as error:
         raise PermissionDenied(
-            f"{error}; with readWith=direct only the leader can say where stream {stream} ends, since any replica or "
-            "mirror may answer a direct get",
+            f"{error}; only the leader can say where stream {stream} ends, since any replica or mirror may answer a "
+            "direct get",
             subject=error.subject,
         ) from None
     return None if message is None else message.sequence
@@ -158,10 +172,7 @@ def next_at_leader(connection: Connection, stream: str, subject: str | None, seq
 
 def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
     """Return the error of an answer that came from a mirror."""
-    return MirrorAnswered(
-        f"mirror {mirror} answers the direct gets of stream {stream}, and may have other messages: read the mirror "
-        "itself (option stream), or set readWith to consumer"
-    )
+    return MirrorAnswered(f"mirror {mirror} answers the direct gets of stream {stream}, and may have other messages")
 
 
 @dataclass
@@ -209,34 +220,19 @@ class _FilterReader:
         self.number = 0
         self.mirrored = 0
 
-    def read(self) -> Generator[DirectBatch, None, None]:
-        outage = Outage(self.whole.settings.retry_timeout, Backoff(0.01, at_once=True))
-        while self.next < self.part.end:
-            before = self.next
-            try:
-                yield from self._batches(outage.begin())
-            except JetStreamError as error:
-                if self.whole.gives_up and not isinstance(error, AnswerRejected):
-                    raise
-                doing = f"reading stream {self.part.stream} at sequence {self.next}"
-                outage.failed(error, doing, progressed=self.next > before)
-                self._pause(error, outage)
-
-    def _pause(self, error: JetStreamError, outage: Outage) -> None:
+    def failed(self, error: JetStreamError) -> bool:
+        """Log a failure, or give up; return whether to pause: not after the first answers of a mirror."""
         rejected = isinstance(error, AnswerRejected)
-        log.log(
-            logging.INFO if rejected else logging.WARNING,
-            "%s: stream %s, going on at sequence %d: %s",
-            self.whole.label,
-            self.part.stream,
-            self.next,
-            error,
-        )
+        if self.whole.gives_up and not rejected:
+            raise error
+        where = self.whole.label, self.part.stream, self.next
+        level = logging.INFO if rejected else logging.WARNING
+        log.log(level, "%s: stream %s, going on at sequence %d: %s", *where, error)
         self.mirrored = self.mirrored + 1 if isinstance(error, MirrorAnswered) else 0
-        if not 0 < self.mirrored <= _MIRROR_ANSWERS:
-            outage.pause()
+        return not 0 < self.mirrored <= _MIRROR_ANSWERS
 
-    def _batches(self, patience: Deadline) -> Iterator[DirectBatch]:
+    def attempt(self, patience: Deadline) -> Iterator[DirectBatch]:
+        """Read over one connection until the range ends."""
         connection = self.whole.connect(patience.left)
         check_server(connection)
         with connection.inbox(whole=True) as inbox:
@@ -270,7 +266,7 @@ class _FilterReader:
                 request = self._ask(connection, inbox, request.position)
 
     def _ask(self, connection: Connection, inbox: Inbox, position: int) -> _Request:
-        # One more than the range can hold: a message behind its end proves that nothing is missing before it.
+        # One more than the range can hold: a message past its end proves that nothing is missing before it.
         batch = min(self.whole.settings.batch, self.part.end - position + 1)
         self.number += 1
         body = jsapi.direct_request(position, self.subject, batch=batch, max_bytes=self.max_bytes)
@@ -309,13 +305,7 @@ class _FilterReader:
     def _nothing_more(self, connection: Connection, request: _Request, ending: EndOfBatch) -> None:
         """End the range if the leader says that nothing more matches, else raise why it does not end."""
         stream, position = self.part.stream, request.position
-        if ending.code == jsapi.NO_RESPONDERS:
-            refuse_indirect(look(connection, self.part, self.part.first))
-            raise NoResponders(f"nobody answers direct gets of stream {stream}")
-        if ending.code not in (jsapi.END_OF_BATCH, jsapi.NOT_FOUND):
-            raise JetStreamError(
-                f"the server refused a direct get of stream {stream}: {ending.code} {ending.description}".rstrip()
-            )
+        check_ending(ending, stream, partial(look, connection, self.part, self.part.first))
         if (ending.last or 0) != request.last:
             raise AnswerRejected("messages of an answer were lost on the way")
         try:

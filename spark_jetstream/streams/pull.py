@@ -1,7 +1,22 @@
 """Reads a range of sequences to its end with pull consumers.
 
-docs/architecture.md has the rules ("How a range is read", "What happens in an outage"); requests follow ADR-37
-"JetStream Simplification".
+docs/architecture.md has the rules ("How a range is read", "What happens in an outage"). A `RangeReader` owns the
+position in the stream, and decides what is lost. Each of its attempts reads with one consumer (`session.PullSession`);
+`through_outages` makes the attempts, for the readers of this package and for a watch alike.
+
+| the session returns | the reader |
+|---|---|
+| `Delivered` | hands out what is in the range, and moves `next` past it |
+| `EndOfRange` | ends the range if enough messages came, its `confirm` agrees, or three consumers in a row said so |
+| `EndOfRange`, not enough of that; or not certain | asks another consumer, after a pause |
+| `Lost` | raises the error |
+
+| an attempt | `through_outages` |
+|---|---|
+| yields something | ends the outage |
+| ends, and `next` is before the end of the range | makes another attempt |
+| raises an error that may pass | makes another one after a pause; `OutageError` without progress for `retry_timeout` |
+| raises another error | raises it |
 """
 
 from __future__ import annotations
@@ -9,14 +24,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Protocol, TypeVar
 
-from spark_jetstream.client.connection import ASK_AGAIN, Connection
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
-from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect, info_of
 from spark_jetstream.errors import (
     ApiError,
@@ -31,19 +45,13 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames, Status
+from spark_jetstream.streams.session import EndOfRange, Ends, Lost, Policy, PullSession
 
 log = logging.getLogger(__name__)
 
+Run_co = TypeVar("Run_co", covariant=True)
+
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
-_QUIET_HEARTBEATS = 2
-_UNHEARD = 100  # requests that nobody hears before the consumer is taken to be gone
-_UNHEARD_PAUSE = 0.01  # seconds between two of them
-_FRUITLESS = 8  # requests in a row that the server ends without a message, though it counts some
-
-_LOOK = "look"  # token of that request; those of pulls are numbers
-
-_ADVICE = "set failOnDataLoss to false to go on without them"
 
 #: Error code -> the setting of a consumer that the stream wants to decide itself.
 _LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
@@ -60,10 +68,15 @@ class PullSettings:
     fail_on_data_loss: bool
     headers_only: bool = False
 
-    @property
-    def heartbeat(self) -> float:
-        """Interval of the server's heartbeats; the server allows at most half of `expires`."""
-        return min(5.0, self.expires / 2)
+    def policy(
+        self, ends: Ends = Ends.COUNT, *, heartbeat: float = 5.0, expires: float = math.inf, **more: Any
+    ) -> Policy:
+        """Return how a session pulls; `expires` and `heartbeat` limit what the settings say, `more` is as it has it."""
+        usual = min(5.0, self.expires / 2)
+        limited = min(self.expires, expires)
+        silence = 2 * usual + 1.0
+        own = {"batch": self.batch, "max_bytes": self.max_bytes, "expires": limited, "silence": silence}
+        return Policy(**{**own, "heartbeat": min(usual, heartbeat, limited / 2), "ends": ends, **more})
 
 
 def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Delivered]:
@@ -86,7 +99,7 @@ def accepted_loss(settings: PullSettings) -> Iterator[None]:
     except DataLossError as error:
         if settings.fail_on_data_loss:
             raise
-        log.warning("%s", str(error).removesuffix(f"; {_ADVICE}"))
+        log.warning("%s", error)
 
 
 def check_count(part: SequenceRange, count: int) -> None:
@@ -94,7 +107,7 @@ def check_count(part: SequenceRange, count: int) -> None:
     if part.count is not None and count < part.count:
         raise DataLossError(
             f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
-            f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned; {_ADVICE}"
+            f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
         )
 
 
@@ -104,306 +117,231 @@ def look(connection: Connection, part: SequenceRange, first: int) -> StreamSumma
         state = info_of(connection, part.stream, part.created, f"look at stream {part.stream}")
     except StreamNotFound as error:
         raise DataLossError(
-            f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read; {_ADVICE}"
+            f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read"
         ) from error
     if state.created != part.created:
         raise DataLossError(
             f"stream {part.stream} was deleted and created again (at {state.created}) while sequences {first} to "
-            f"{part.end - 1} of the one created at {part.created} were to be read; {_ADVICE}"
+            f"{part.end - 1} of the one created at {part.created} were to be read"
         )
     return state
 
 
-class PullSession:
-    """Sends the pull requests of one consumer, receives its messages, and counts what may still come."""
+class Reader(Protocol[Run_co]):
+    """What `through_outages` needs: a reader that owns its position."""
 
-    over = False
-    quiet_heartbeats = _QUIET_HEARTBEATS
-    most_fruitless = _FRUITLESS
-    longest = longest_heartbeat = math.inf  # seconds that a request is open, and between its heartbeats
+    part: SequenceRange
+    next: int
 
-    def __init__(self, owner: RangeReader, connection: Connection, inbox: Inbox, name: str, pending: int) -> None:
-        self.owner = owner
-        self.connection = connection
-        self.inbox = inbox
-        self.subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, owner.part.stream, name)
-        self.name = name
-        self.pending = pending
-        self.outstanding = 0
-        self.bytes_left = 0  # of all requests under way
-        self.number = 0
-        self.consumed = 0
-        self.limit_bytes(owner.settings.max_bytes)
-        self.heartbeats = 0
-        self.fruitless = 0
-        self.unheard = 0
-        self.first_requests: dict[str, bytes] = {}  # number -> body, until a message comes
-        self.expires = min(owner.settings.expires, self.longest)
-        self.heartbeat = min(owner.settings.heartbeat, self.expires / 2, self.longest_heartbeat)
-        self.early: list[Frames | Status] = []
+    def attempt(self, patience: Deadline) -> Iterator[Run_co]:
+        """Yield what comes from `next` on, over one connection, for which `patience` is left; move `next` past it."""
 
-    def begin(self) -> None:
-        """Send the first requests, and in the same write look whether the stream is the one that was planned.
+    def failed(self, error: JetStreamError) -> bool:
+        """Log the failure of an attempt that may pass, or raise it; return whether to pause before the next attempt."""
 
-        Raises what `look` raises. What comes before the reply is kept for `drain`.
-        """
-        owner, context = self.owner, f"look at stream {self.owner.part.stream}"
-        subject = jsapi.subject(self.connection.prefix, jsapi.STREAM_INFO, owner.part.stream)
-        self.inbox.publish(subject, b"", _LOOK)
-        self.ask()
-        patience = min(ASK_AGAIN, self.connection.options.request_timeout)
+
+def through_outages(
+    reader: Reader[Run_co], retry_timeout: float, backoff: Backoff, doing: str = "reading stream"
+) -> Generator[Run_co, None, None]:
+    """Yield what the attempts of a reader yield, until `next` is the end of its range (see the table above).
+
+    Raises `OutageError`, which begins with `doing` and the name of the stream, and errors that do not pass.
+    """
+    outage = Outage(retry_timeout, backoff)
+    while reader.next < reader.part.end:
+        before, progressed = reader.next, False
         try:
-            # Behind the consumer: what that reads must be the stream that was planned.
-            while (event := self.inbox.receive(patience, _LOOK)) is not None:
-                if isinstance(event, ApiReply):
-                    created = jsapi.field(jsapi.reply(event.payload, context), "created", str, context)
-                    if created == owner.part.created:
-                        return
-                    break
-                if isinstance(event, Status) and self.inbox.token(event) == _LOOK:  # nobody answers
-                    break
-                self.early.append(event)
-        except StreamNotFound:
-            pass  # by the word of one server
-        except (ApiError, PermissionDenied):
-            look(self.connection, owner.part, owner.next)  # which names what failed
-            raise
-        look(self.connection, owner.part, owner.next)
+            for run in reader.attempt(outage.begin()):
+                outage.over()
+                progressed = True
+                yield run
+            outage.over()
+        except JetStreamError as error:
+            doing_what = f"{doing} {reader.part.stream} at sequence {reader.next}"
+            outage.failed(error, doing_what, progressed=progressed or reader.next > before)
+            if reader.failed(error):
+                outage.pause()
 
-    def drain(self) -> Iterator[Delivered]:
-        """Yield what the consumer delivers, until the range ends, nothing is pending, or `over` is set."""
-        owner = self.owner
-        silence = 2 * owner.settings.heartbeat + 1.0
-        while not self.over:
-            self.ask()
-            event = self.early.pop(0) if self.early else self.inbox.get(silence)
-            if event is None:
-                self.connection.check()
-                raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
-            if not isinstance(event, Frames):
-                self.on_status(event)
-                continue
-            acks = Acks(event)
-            self._account(event, acks)
-            self.pending = self.left(len(event), acks)
-            pulled = owner.take(event, acks)
-            if pulled is not None:
-                yield pulled
-            if owner.next >= owner.part.end:
-                return
-            if self.pending == 0:
-                owner.nothing_more()
-                return
 
-    def left(self, came: int, acks: Acks) -> int:
-        """Return how many messages the consumer still has to deliver after the last one that came."""
-        return acks.pending()
-
-    def possible(self) -> int:
-        """Return how many messages of the range may still come."""
-        owner = self.owner
-        possible = min(owner.part.end - owner.next, self.pending)
-        if owner.part.count is not None:
-            # The planned count can be too low, so it bounds the requests and not the reading: behind it the reader
-            # requests one message (most likely one behind the range, which ends it), then more and more.
-            planned = owner.part.count - owner.count
-            possible = min(possible, planned if planned > 0 else 1 << min(-planned, 20))
-        return possible
-
-    def ask(self) -> None:
-        """Keep up to two full requests in flight, but never request more than the range can hold."""
-        batch, possible = self.owner.settings.batch, self.possible()
-        while self.outstanding <= batch and (missing := possible - self.outstanding) > 0:
-            self.request(min(batch, missing))
-
-    def request(self, batch: int, *, no_wait: bool = False) -> None:
-        """Request up to `batch` messages."""
-        self.number += 1
-        body = jsapi.next_request(
-            batch, max_bytes=self.max_bytes, expires=self.expires, heartbeat=self.heartbeat, no_wait=no_wait
-        )
-        if not self.consumed:
-            self.first_requests[str(self.number)] = body
-        self.inbox.publish(self.subject, body, self.number)
-        self.bytes_left = self.max_bytes + (self.bytes_left if self.outstanding else 0)
-        self.outstanding += batch
-
-    def limit_bytes(self, most: int) -> None:
-        """Limit each request from now on to `most` bytes."""
-        self.max_bytes = most
-        self.inbox.expect(2 * most)
-
-    def on_status(self, status: Status) -> None:
-        """Send a request again that nobody heard, and handle any other status by `on_end`."""
-        if status.code == jsapi.NO_RESPONDERS and self._repeated(status):
-            return
-        end = jsapi.pull_status(status, self.owner.part.stream)
-        if end.outcome is not jsapi.PullOutcome.GOES_ON:
-            self.first_requests.pop(self.inbox.token(status), None)
-        self.on_end(end, status)
-
-    def on_end(self, end: jsapi.PullEnd, status: Status) -> None:
-        """Handle a heartbeat, or the end of a request that did not bring all of its messages."""
-        if end.outcome is jsapi.PullOutcome.GOES_ON:
-            self.heartbeats += 1
-            if self.heartbeats >= self.quiet_heartbeats:
-                # The next message was removed, or the consumer is stuck: a new consumer shows which.
-                raise ConsumerLost("the server has sent nothing but heartbeats")
-            return
-        if end.undelivered is None or end.unused_bytes is None:
-            raise ConsumerLost(f"a pull request ended without an account: {status.code} {status.description}")
-        self.outstanding = max(0, self.outstanding - end.undelivered)
-        self._use(end.unused_bytes)
-        if end.unused_bytes >= self.max_bytes:
-            self.ended_without_message(end, status)
-
-    def _repeated(self, status: Status) -> bool:
-        """Send a request again that nobody heard; whether that was done.
-
-        The servers of a cluster hear of a new consumer one after the other, and ours may be late.
-        """
-        number = self.inbox.token(status)
-        body = self.first_requests.get(number)
-        self.unheard += 1
-        if body is None or self.unheard > _UNHEARD:
-            return False
-        time.sleep(_UNHEARD_PAUSE)
-        self.inbox.publish(self.subject, body, number)
-        return True
-
-    def ended_without_message(self, end: jsapi.PullEnd, status: Status) -> None:
-        """Request more bytes if the next message is too large, and give up after some requests."""
-        if end.too_large and self.max_bytes < MAX_FRAME:
-            self.limit_bytes(min(2 * self.max_bytes, MAX_FRAME))
-            return
-        self.fruitless += 1
-        if self.fruitless >= self.most_fruitless:
-            raise ConsumerLost(f"the server ends each request without a message: {status.code} {status.description}")
-
-    def _use(self, size: int) -> None:
-        """Take bytes off what the requests under way may bring; without any left, none is under way.
-
-        The server says nothing when it ends a request whose last byte was used (server/consumer.go, `nextWaiting`).
-        """
-        self.bytes_left -= size
-        if not self.bytes_left:
-            self.outstanding = 0
-
-    def _account(self, frames: Frames, acks: Acks) -> None:
-        """Check that no delivery is missing, and count what may still come."""
-        first, last = acks.consumer_sequences()
-        if first != self.consumed + 1 or last - first != len(frames) - 1:
-            raise ConsumerLost(f"deliveries {self.consumed + 1} to {last} of the consumer have a hole")
-        self.consumed = last
-        self.first_requests.clear()
-        self.heartbeats = self.fruitless = 0
-        self.outstanding = max(0, self.outstanding - len(frames))
-        self._use(frames.pull_bytes())
+def never(_: Connection, __: int) -> bool:
+    """Return False: nobody but other consumers can confirm the end of a range."""
+    return False
 
 
 class RangeReader:
-    """Reads one range. Subclasses override where it begins and when it ends.
+    """Reads one range, with one consumer after the other.
 
-    `next` is the first sequence that was not handed out yet, `count` is the number of messages that were.
+    With `Ends.LIST` in `policy` it reads the last message of each subject in a range that begins at 1 and ends where
+    the stream does: a consumer that replaces a lost one delivers its list from the beginning, and what came is skipped.
+    It has thirteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
     """
 
-    session: ClassVar[type[PullSession]] = PullSession
-    pauses: ClassVar[tuple[float, float]] = (0.1, 1.0)
-    """The shortest and the longest pause between two consumers that find nothing."""
+    def __init__(
+        self,
+        connect: Connect,
+        part: SequenceRange,
+        settings: PullSettings,
+        label: str,
+        policy: Policy | None = None,
+        *,
+        confirm: Callable[[Connection, int], bool] = never,
+        check: Callable[[], None] = lambda: None,
+        confirming: Backoff | None = None,
+    ) -> None:
+        """Read ``part``; the names of the consumers begin with ``label``.
 
-    def __init__(self, connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> None:
-        self.connect = connect
+        ``confirm`` says whether nothing matches from a sequence on, after a consumer said so; or raises `ConsumerLost`.
+        ``check`` is called after each consumer was created, and raises what ends the read. ``confirming`` has the
+        pauses between two consumers that find nothing.
+        """
         self.part = part
-        self.settings = settings
-        self.label = label
+        #: The first sequence that was not handed out yet; the end of the range once that is reached.
         self.next = part.first
+        #: Messages that were handed out: what the plan counted is compared with it.
         self.count = 0
-        self.found_nothing = 0
-        self.confirming = Backoff(*self.pauses)
-        self.left_to_stream: dict[str, Any] = {}
+        self._connect = connect
+        self._settings = settings
+        self._label = label
+        self._policy = policy or settings.policy()
+        self._confirm = confirm
+        self._check = check
+        self._confirming = confirming or Backoff(0.1, 1.0)
+        #: Consumers in a row that found nothing from `next` on; back to 0 with each message.
+        self._nothing = 0
+        #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
+        self._left_to_stream: dict[str, Any] = {}
+        #: Whether the first consumer has requests under way; only a follower says so.
+        self._begun = False
 
     def read(self) -> Iterator[Delivered]:
         """Yield the messages in stream order. Raises what `read_range` raises, without a look at `part.count`."""
-        outage = Outage(self.settings.retry_timeout, Backoff(at_once=True))
-        while self.next < self.part.end:
-            before = self.next
-            try:
-                for pulled in self._consume(outage.begin()):
-                    outage.over()
-                    yield pulled
-                outage.over()
-                if self.next < self.part.end:
-                    self.confirming.pause()
-            except JetStreamError as error:
-                doing = f"reading stream {self.part.stream} at sequence {self.next}"
-                outage.failed(error, doing, progressed=self.next > before)
-                log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
-                outage.pause()
+        return (run for run in self._read("reading stream") if run is not None)
 
-    def _consume(self, patience: Deadline) -> Iterator[Delivered]:
+    def follow(self) -> Iterator[Delivered | None]:
+        """Yield the messages of a range with `Ends.NEVER`, and None: at first when the first requests are sent.
+
+        What is stored from then on comes, even if it is removed before the caller takes it. Later a None shows that the
+        server is alive.
+        """
+        return self._read("watching stream")
+
+    def _read(self, doing: str) -> Iterator[Delivered | None]:
+        return through_outages(self, self._settings.retry_timeout, Backoff(at_once=True), doing)
+
+    def attempt(self, patience: Deadline) -> Iterator[Delivered | None]:
         """Read with one new consumer until the range ends or nothing seems to be left of it."""
-        connection = self.connect(patience.left)
-        name = reader_consumer(self.label)
+        connection, stream = self._connect(patience.left), self.part.stream
+        name = reader_consumer(self._label)
         with connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, patience)
-                session = self.session(self, connection, inbox, name, pending)
-                session.begin()
-                if pending == 0:
-                    self.nothing_more()
-                    return
-                yield from session.drain()
+                self._check()
+                session = PullSession(connection, inbox, stream, name, self._policy, pending)
+                self._begin(connection, session)
+                yield from self._drain(connection, session)
             finally:
-                delete_reader(connection, self.part.stream, name)
+                delete_reader(connection, stream, name)
+        if self.next < self.part.end:
+            self._confirming.pause()
+
+    def failed(self, error: JetStreamError) -> bool:
+        """Log a failure, but not of a watch: nobody waits for the next message of that."""
+        if self._policy.ends is not Ends.NEVER:
+            log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
+        return True
 
     def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
-        """Create a consumer and return how many messages it has to deliver, those behind the range included."""
+        """Create a consumer and return how many messages it has to deliver, those beyond the range included."""
         part = self.part
-        settings = {**self.start(), "headers_only": self.settings.headers_only}
+        start = {"last_per_subject": True} if self._policy.ends is Ends.LIST else {"start_sequence": self.next}
         try:
             return create_reader(
                 connection,
                 part.stream,
                 name,
                 part.subjects,
-                settings,
-                left_to_stream=self.left_to_stream,
+                {**start, "headers_only": self._settings.headers_only},
+                left_to_stream=self._left_to_stream,
                 patience=patience,
             )
         except StreamNotFound as error:
             look(connection, part, self.next)
             raise ConsumerLost(f"{error}, which exists") from None
 
-    def start(self) -> dict[str, Any]:
-        """Return where a new consumer begins, as arguments of `jsapi.reader_config`."""
-        return {"start_sequence": self.next}
+    def _begin(self, connection: Connection, session: PullSession) -> None:
+        """Begin the session. Raises what `look` raises: what the consumer reads must be the stream that was planned."""
+        try:
+            if session.begin(self._wanted()) == self.part.created:
+                return
+        except StreamNotFound:
+            pass  # by the word of one server
+        except (ApiError, PermissionDenied):
+            look(connection, self.part, self.next)  # which names what failed
+            raise
+        look(connection, self.part, self.next)
 
-    def take(self, frames: Frames, acks: Acks) -> Delivered | None:
-        """Return the messages of `frames` that belong to the range, None if none does, and move `next` behind them."""
-        sequences = acks.sequences()
-        if int(sequences[0]) < self.next or not (sequences[1:] > sequences[:-1]).all():
+    def _drain(self, connection: Connection, session: PullSession) -> Iterator[Delivered | None]:
+        """Yield what a session delivers, until that or the range ends."""
+        follows = self._policy.ends is Ends.NEVER
+        if follows and not self._begun:
+            self._begun = True
+            yield None
+        quiet = Deadline(self._policy.idle)
+        while self.next < self.part.end:
+            event = session.next(self._wanted(), quiet.left)
+            if isinstance(event, Lost):
+                raise event.error
+            if isinstance(event, EndOfRange):
+                if event.certain:
+                    self._nothing_more(connection)
+                return
+            run = None if event is None else self._take(event)
+            if run is not None or (follows and event is None):
+                yield run
+            if event is not None:
+                quiet = Deadline(self._policy.idle)  # the caller may have taken some time
+
+    def _wanted(self) -> int:
+        """Return how many messages of the range may still come."""
+        if self._policy.ends is Ends.LIST:
+            return sys.maxsize  # messages that came already are on the list of another consumer too
+        wanted = self.part.end - self.next
+        if self.part.count is None:
+            return wanted
+        # The planned count can be too low, so it bounds the requests and not the reading: beyond it the reader
+        # requests one message (most likely one past the range, which ends it), then more and more.
+        planned = self.part.count - self.count
+        return min(wanted, planned if planned > 0 else 1 << min(-planned, 20))
+
+    def _take(self, run: Delivered) -> Delivered | None:
+        """Return the messages of `run` that belong to the range and are new, None if none does; move `next`."""
+        sequences = run.sequences
+        first = int(sequences.searchsorted(self.next))
+        if (first and self._policy.ends is not Ends.LIST) or not (sequences[1:] > sequences[:-1]).all():
             raise ConsumerLost("the consumer delivered messages out of order")
-        inside = int(sequences.searchsorted(self.part.end))
-        self.next = min(int(sequences[-1]) + 1, self.part.end)
-        self.found_nothing = 0
-        self.confirming.reset()
-        if not inside:
+        if first == len(run):
             return None
-        self.count += inside
-        if inside == len(frames):
-            return Delivered(frames, acks, sequences)
-        inner = frames[:inside]
-        return Delivered(inner, Acks(inner), sequences[:inside])
+        end = int(sequences.searchsorted(self.part.end))
+        self.next = min(int(sequences[-1]) + 1, self.part.end)
+        self._nothing = 0
+        self._confirming.reset()
+        self.count += end - first
+        if end - first == len(run):
+            return run
+        if end == first:
+            return None
+        inner = run.frames[first:end]
+        return Delivered(inner, Acks(inner), sequences[first:end])
 
-    def nothing_more(self) -> None:
-        """Note that the server says that nothing from `next` on matches, and believe it if nothing is missing."""
+    def _nothing_more(self, connection: Connection) -> None:
+        """Note that a consumer has nothing from `next` on, and end the range if nothing is missing."""
         expected = self.part.count
-        if expected is not None and self.count >= expected:
+        if (expected is not None and self.count >= expected) or self._confirm(connection, self.next):
             self.next = self.part.end
             return
-        self.found_nothing += 1
+        self._nothing += 1
         # A replica that lags says the same: the reader asks again, with a new consumer.
-        if self.found_nothing >= _CONFIRMATIONS:
+        if self._nothing >= _CONFIRMATIONS:
             self.next = self.part.end
 
 
@@ -432,12 +370,8 @@ def create_reader(
             body = connection.api(subject, request, context=context)
         except ConsumerLimitReached as error:
             if patience.expired:
-                raise jsapi.reworded(
-                    error,
-                    f"{error}, and no other consumer went within {patience.seconds:g} s (option retryTimeout); let "
-                    "fewer tasks read at the same time (a larger maxMessagesPerPartition, a smaller minPartitions), or "
-                    "raise the stream's max_consumers",
-                ) from error
+                text = f"{error}, and no other consumer went within {patience.seconds:g} s"
+                raise jsapi.reworded(error, text) from error
             if not waiting:
                 log.warning("waiting for up to %.3g s until another consumer is gone: %s", patience.left, error)
                 waiting = True

@@ -27,7 +27,8 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source import object_reader
-from spark_jetstream.source.object_reader import ObjectRows, Read
+from spark_jetstream.source.advice import Read
+from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import LARGEST_CONTENT, ObjectGroup
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range

@@ -24,7 +24,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source import durable, reader, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.source.probes import DirectProbe, StreamProbe
+from spark_jetstream.source.probes import ConsumerProbe, DirectProbe
 from spark_jetstream.source.ranges import Survey
 from spark_jetstream.source.stream_plan import StreamPlan
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -62,8 +62,8 @@ def matching(given: dict[str, Any]) -> list[int]:
 # Questions about a stream
 
 
-@pytest.mark.parametrize("kind", [StreamProbe, DirectProbe])
-def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[StreamProbe | DirectProbe]) -> None:
+@pytest.mark.parametrize("kind", [ConsumerProbe, DirectProbe])
+def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[ConsumerProbe | DirectProbe]) -> None:
     # 10153: the stream allows no consumer to be idle for longer.
     s = stream(allow_direct=True, storage="memory", consumer_limits={"inactive_threshold": 1_000_000_000})
     asking = Requests(connecting(s.url), 5.0)
@@ -303,7 +303,7 @@ def test_without_a_cluster_tasks_are_read_with_consumers(server: NatsServer) -> 
 
 def test_planning_waits_for_room_on_a_stream(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     sparse(server.url, max_consumers=1)
-    view = StreamProbe(Requests(connecting(server.url), 30.0), "S", ("S.rare",))
+    view = ConsumerProbe(Requests(connecting(server.url), 30.0), "S", ("S.rare",))
     reading = pulls(server.url, part_of(server.url, "S"))
     next(reading)
     with ThreadPoolExecutor(1) as pool:
@@ -351,7 +351,7 @@ def test_a_batch_that_runs_again_has_the_same_tasks(
     planner = driver(server.url, minPartitions=4, **given)
     [(start, end)] = run(planner, batches=1)
     assert driver(server.url, **given).ranges(start, end) == planner.ranges(start, end)
-    kind = DirectProbe if read_with == "direct" else StreamProbe
+    kind = DirectProbe if read_with == "direct" else ConsumerProbe
     pending, asked = kind.pending, 0
 
     def published_meanwhile(probe: Any, first: int) -> int:

@@ -160,9 +160,7 @@ def test_a_server_too_old_for_batches(server: NatsServer, proxy: WireProxy) -> N
         lambda: view.pending(1),
     )
     for ask in asks:
-        with pytest.raises(
-            JetStreamError, match=r"readWith=direct needs nats-server 2\.11 or newer, and this is 2\.10\.29"
-        ):
+        with pytest.raises(JetStreamError, match=r"2\.10\.29"):
             ask()
 
 
@@ -175,7 +173,7 @@ def test_a_stream_that_does_not_allow_it(server: NatsServer, begun: bool) -> Non
     found = some(read) if begun else []
     config = api(server.url, "STREAM.INFO.S")["config"]
     api(server.url, "STREAM.UPDATE.S", {**config, "allow_direct": False})
-    said = r"stream S does not answer direct gets, which readWith=direct needs; set the stream's allow_direct to true"
+    said = "stream S does not answer direct gets.* set .*allow_direct to true"
     with pytest.raises(JetStreamError, match=said) as caught:
         collect(read, found)
     assert not caught.value.retriable
@@ -197,7 +195,7 @@ def test_a_leader_that_may_not_be_asked() -> None:
         part = part_of(admin, "S", count=1)
         # Now only the leader can say that the range is complete.
         api(admin, "STREAM.MSG.DELETE.S", {"seq": 2})
-        with pytest.raises(PermissionDenied, match="with readWith=direct only the leader can say") as caught:
+        with pytest.raises(PermissionDenied, match="only the leader can say") as caught:
             sequences(direct(where, part))
         assert caught.value.subject == "$JS.API.STREAM.MSG.GET.S"
 

@@ -218,7 +218,7 @@ def test_a_mirror_that_always_answers(
     with pytest.raises(OutageError) as caught:
         sequences(read(retry_timeout=1.0))
     assert 20 < fake.count("DIRECT.GET") < 40
-    for said in ("mirror MIRROR", "stream S", "option stream", "readWith", "retryTimeout"):
+    for said in ("mirror MIRROR", "stream S", "retryTimeout"):
         assert said in str(caught.value)
 
 
@@ -370,7 +370,7 @@ def test_a_server_that_knows_no_batches(fake: FakeJetStream, read: Read) -> None
         return [message._replace(head=b"".join(line for line in lines if b"Pend" not in line))]
 
     in_turn(fake, single)
-    with pytest.raises(ProtocolError, match=r"2\.11 \(option readWith\)"):
+    with pytest.raises(ProtocolError, match=r"older than 2\.11"):
         sequences(read())
 
 
@@ -386,7 +386,7 @@ def test_a_stream_that_was_created_again(fake: FakeJetStream, read: Read, when: 
 
     fake.look = look
     found: list[int] = []
-    with pytest.raises(DataLossError, match=r"stream S was deleted and created again \(at 2024.*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=r"stream S was deleted and created again \(at 2024"):
         collect(read(batch=30), found)
     # What came after the last look that was good is not handed out where that look would be the last one.
     assert found == (ALL[:90] if when == 2 else [])
@@ -436,6 +436,7 @@ def test_a_leader_that_is_away_for_a_while(fake: FakeJetStream, read: Read, err_
 # All at once
 
 
+@pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(4, 20))])
 def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
     chance = random.Random(seed)
@@ -496,7 +497,7 @@ def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[...,
 
 
 def test_counting_where_a_status_answers(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:
-    for code, text in ((503, "no server answers direct gets of stream S"), (408, "stream S: 408 Huh")):
+    for code, text in ((503, "nobody answers direct gets of stream S"), (408, "stream S: 408 Huh")):
         answer = Answer(b"NATS/1.0 %d Huh\r\n\r\n" % code)
         fake.direct = lambda _, answer=answer: [answer]  # type: ignore[misc]
         with pytest.raises(JetStreamError, match=text) as caught:

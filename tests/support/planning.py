@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
+from spark_jetstream.source.advice import READERS
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.source.reader import READERS
 from tests.support.reading import QUICK, SETTINGS, connecting, sequences
 
 #: The sequences of messages that match: few or many, near or far.
