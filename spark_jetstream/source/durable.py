@@ -27,8 +27,9 @@ RESET_LEVEL = 4
 SEVERAL_FILTERS_LEVEL = 5
 """The API level of the first server that purges one of several filters of a work queue's consumer safely (2.15).
 
-An older server moves the consumer behind what it purges, past messages of the consumer's other filters. A cluster takes
-these for acknowledged, and removes them when its leaders change (seen with 2.12.8 and 2.14.6).
+An older server moves the consumer past what it purges, and past messages of the consumer's other filters. A cluster
+takes these for acknowledged, and removes them when its leaders change (seen with 2.12.8 and 2.14.6;
+tests/source/test_progress.py, test_several_filters_of_a_work_queue_and_an_older_server).
 """
 LONG = 50_000
 """Where an interest stream spans more sequences, consumers are neither created nor deleted without need.
@@ -36,7 +37,8 @@ LONG = 50_000
 A server that deletes a consumer looks for what nobody needs any more. Beyond 100,000 sequences it does that in the
 background (`checkInterestState`). If another consumer is deleted before the server comes to it, the server compacts the
 stream to 0, which purges it: all messages are lost, whoever needs them. Seen with 2.12.8, 2.14.6 and 2.15.1, and not
-with 2.10.26 and 2.11.11. Half of that leaves room for what is published meanwhile.
+with 2.10.26 and 2.11.11 (tests/source/test_planner.py, test_a_long_interest_stream). Half of that leaves room for what
+is published meanwhile.
 """
 PURGING_SERVERS = (2, 12, 0)
 """The first version of which that is known."""

@@ -1,8 +1,26 @@
 """Keeps on the server how far Spark has committed: a durable consumer for each stream of a query (option durable).
 
-On streams with limits or interest retention a commit moves the consumer (CONSUMER.RESET, server 2.14), or creates it
-again where the server cannot do that; on a work queue it purges what was read (docs/progress.md). Each step may be
-repeated, and the next `Progress.open` repairs whatever a crash leaves.
+How it works (docs/progress.md is for users). Nobody pulls from the consumer: it stands at the first sequence that is
+not committed, and an interest stream holds what follows. Its metadata has the token of the run that owns it. A commit
+goes
+
+- on a work queue: by a purge of the query's filters below the position;
+- elsewhere: by CONSUMER.RESET; or where the server cannot do that (before 2.14, or before the sequence at which the
+  consumer began) by creating it again, with a stand-in that holds its place meanwhile: (1) create the stand-in at the
+  position, (2) delete the consumer, (3) create it at the position, (4) delete the stand-in;
+- in a long interest stream without CONSUMER.RESET (`durable.LONG`): by a purge below what all other consumers need.
+
+Each step may be repeated. What the server has shows what a crash left:
+
+| consumer | stand-in | after | a new run (`open`) | the same run (`check`, `commit`) |
+|---|---|---|---|---|
+| this run's | no | a commit | | continues |
+| this run's | yes | (1) or (3) | | continues; the next commit deletes the stand-in |
+| another run's, or nobody's | no | a run that ended | takes it over | raises: another run continues |
+| another run's | yes | (1) or (3) | takes it over; the first commit deletes the stand-in | raises |
+| none | yes | (2) | creates it where the stand-in is | creates it there; raises if the stand-in is another run's |
+| none | no | its deletion | creates it; a loss on an interest stream, unless the query is new | creates it; a loss |
+| with another configuration, or deliveries that no run knows | | another client's use | raises | raises |
 """
 
 from __future__ import annotations
@@ -31,20 +49,21 @@ class _Held:
     """What this run knows of its consumer on one stream."""
 
     created: str
-    """When the stream was created."""
+    """When the stream was created: in one that was created again nothing is committed."""
     since: str
-    """When this run began, by the server's clock."""
+    """When this run began, by the server's clock. It goes into the metadata of each consumer that is created again."""
     next: int
-    """The position as last seen, or as last set."""
+    """The position as last seen, or as last set. Another client has moved a consumer that is beyond it."""
     deliveries: int
+    """How many messages were pulled when the consumer was last created or moved: more are another client's."""
     resumed: bool
-    """The run resumes from a checkpoint, and has committed nothing yet."""
+    """The run resumes from a checkpoint, and has committed nothing yet: the consumer may be ahead of the checkpoint."""
     held_from: int
-    """The consumer has held each matching message from this sequence on."""
+    """The consumer has held each matching message from this sequence on; later if it had to be created again."""
     leftover: bool = False
-    """A stand-in may exist that an earlier run, or attempt, did not delete."""
+    """A stand-in may exist that an earlier run, or attempt, did not delete; until a commit deletes it."""
     removed: int = 0
-    """Up to where a work queue is known to have nothing for this query any more."""
+    """Up to where a work queue is known to have nothing for this query any more; each purge raises it."""
     trying: int = 0
     """Where the last request moves the consumer; the server may have moved it although no reply came."""
     done: int = 0
@@ -79,8 +98,10 @@ class Progress:
         self._filters = filters
         self._fail = fail_on_data_loss
         self._direct = direct
+        #: The token of this run: new with each object, so that an earlier run notices it.
         self._run = uuid.uuid4().hex
         self._consumers = DurableConsumers(requests, filters, self._run)
+        #: What is known of each stream's consumer, from `open` on.
         self._held: dict[str, _Held] = {}
 
     def open(self, state: StreamSummary, *, fresh: bool) -> None:
@@ -387,7 +408,9 @@ class LazyCommit:
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
+        #: Streams that `Progress.open` was called for: once in a run.
         self._opened: set[str] = set()
+        #: The commit in progress, until `settle` has waited for it.
         self._committing: Future[None] | None = None
 
     def open(self, state: StreamSummary, *, fresh: bool) -> bool:
