@@ -165,24 +165,3 @@ def test_all_messages_gone_keeps_the_end() -> None:
     assert limit_end(5, 100, 10, FakeStream([3, 100, 200]), 50) == (100, 0, 0)
     # The time is unknown when the last message is gone.
     assert limit_end(1, 11, 10, FakeStream([1, 2, 3]), 3) == (11, 3, 0)
-
-
-@pytest.mark.parametrize("answers", range(12))
-def test_messages_that_go_during_the_search_do_not_move_the_cut_beyond_the_end(answers: int) -> None:
-    class Vanishing(FakeStream):
-        def peek(self, first: int) -> tuple[int, int] | None:
-            self.vanish()
-            return super().peek(first)
-
-        def pending(self, first: int) -> int:
-            self.vanish()
-            return super().pending(first)
-
-        def vanish(self) -> None:
-            if self.calls == answers:
-                self.matching = [1, 1000]
-
-    stream = Vanishing([1, *range(200, 300, 3), 1000])
-    cut = limit_end(1, 300, 10, stream, 35)
-    assert 1 < cut.end <= 300
-    assert 0 < cut.messages <= 10

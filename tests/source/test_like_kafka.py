@@ -27,7 +27,7 @@ KafkaRelationSuite
   late binding of offsets, minPartitions      source/test_planned_once.py test_what_a_frame_shows_when_it_is_read_again
   bad batch query options, start and end      test_bad_source_options
   resolved start offset greater than end      source/test_errors.py test_what_the_server_does_not_have_or_allow
-KafkaOffsetRangeCalculatorSuite               test_with_min_partition; a Python source has no locations
+KafkaOffsetRangeCalculatorSuite               source/test_ranges.py test_shares_by_messages
 KafkaOffsetReaderSuite                        test_min_partitions, test_start_offset_does_not_match_assigned
 KafkaSourceOffsetSuite                        source/test_offsets.py test_the_golden_text
   comparison of offsets                       source/test_continuity.py test_something_is_missing
@@ -675,35 +675,6 @@ def test_reuse_same_dataframe_in_query(spark: SparkSession, stream: MakeStream) 
 
 
 # KafkaOffsetRangeCalculatorSuite: tasks
-
-
-@pytest.mark.parametrize(
-    ("least", "counts", "expected"),
-    [
-        (1, [1], [[1]]),
-        (1, [1, 0], [[1], []]),
-        (3, [1, 1, 1], [[1], [1], [1]]),
-        (4, [4], [[1, 1, 1, 1]]),
-        (4, [4, 20], [[4], [6, 7, 7]]),
-        (4, [0, 20], [[], [5, 5, 5, 5]]),
-        (4, [1, 100], [[1], [33, 33, 34]]),
-        (1, [4, 20], [[4], [20]]),
-        (3, [10], [[3, 3, 4]]),
-        (4, [4, 20, 0], [[4], [6, 7, 7], []]),
-        # Kafka's source makes seven of these: it rounds for each topic.
-        (6, [10, 10, 1], [[3, 3, 4], [5, 5], [1]]),
-        (9, [10, 15, 20], [[5] * 2, [5] * 3, [5] * 4]),
-        (6, [5, 120, 151], [[5], [60] * 2, [50, 50, 51]]),
-        (6, [1, 1, 100], [[1], [1], [25] * 4]),
-    ],
-)
-def test_with_min_partition(stream: MakeStream, least: int, counts: list[int], expected: list[list[int]]) -> None:
-    streams = [stream(f"{name}{least}") for name in "ABC"[: len(counts)]]
-    for s, count in zip(streams, counts, strict=True):
-        s.fill(count)
-    options = {"servers": s.url, "stream": ",".join(s.name for s in streams), "minPartitions": least}
-    found = [rows for rows in calls.tasks(options, STREAM_OF) if rows]
-    assert [[len(rows) for rows in found if rows[0]["stream"] == s.name] for s in streams] == expected
 
 
 def test_min_partitions(stream: MakeStream) -> None:

@@ -494,14 +494,6 @@ def test_a_stream_is_opened_once_and_checked_after_that(slow: Slow, lazy: LazyCo
     assert slow.calls == ["open S True", "check S", "open T False", "check T"]
 
 
-def test_without_a_durable_nothing_happens() -> None:
-    without = LazyCommit(None)
-    assert not without.open(S, fresh=True)
-    without.hold(S)
-    without.commit(S, 5)
-    without.settle()
-
-
 @pytest.mark.parametrize(
     ("following", "called"),
     [(lambda lazy: lazy.hold(S), "check S"), (lambda lazy: lazy.commit(T, 7), "commit T 7")],
