@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -219,8 +220,9 @@ def test_every_record_batch_has_the_types_that_spark_expects(stream: MakeStream,
 
 
 # What a header block can hold: no line ends, no colon in a name, no blanks around (they do not belong to it).
+# Hypothesis also tries words of the code: a header of the server's own would ask it for something.
 TOKENS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).map(str.strip)
-NAMES = TOKENS.map(lambda text: text.replace(":", "").strip()).filter(bool)
+NAMES = TOKENS.map(lambda text: text.replace(":", "").strip()).filter(re.compile("(?!Nats-).").match)
 PAYLOADS = st.binary(max_size=300) | st.sampled_from(PROTOCOL_TEXT)
 HEADS = st.none() | st.lists(st.tuples(NAMES, TOKENS), max_size=6)
 MESSAGES = st.builds(Message, subject=st.just(""), data=PAYLOADS, headers=HEADS, block=st.none())
