@@ -28,7 +28,7 @@ KafkaRelationSuite
   bad batch query options, start and end      test_bad_source_options
   resolved start offset greater than end      source/test_errors.py test_what_the_server_does_not_have_or_allow
 KafkaOffsetRangeCalculatorSuite               source/test_ranges.py test_shares_by_messages
-KafkaOffsetReaderSuite                        test_min_partitions, test_start_offset_does_not_match_assigned
+KafkaOffsetReaderSuite   source/test_planner.py test_a_batch_read, test_start_offset_does_not_match_assigned
 KafkaSourceOffsetSuite                        source/test_offsets.py test_the_golden_text
   comparison of offsets                       source/test_continuity.py test_something_is_missing
 KafkaSourceProviderSuite    options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
@@ -58,8 +58,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
 
 from spark_jetstream.client import requests
 from spark_jetstream.errors import DataLossError, OptionError
@@ -74,7 +72,6 @@ from tests.support.reading import between, wait_until
 from tests.support.streams import MakeStream, Stored, Stream, iso
 
 ONLY = "stream string, sequence bigint"
-STREAM_OF = StructType().add("stream", StringType())
 BOOLEANS = pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
 
 
@@ -82,13 +79,6 @@ def read(s: Stream, **options: object) -> list[int]:
     """The sequences that a batch read brings, task after task. `NAME` in an option stands for the stream's name."""
     given = {name: str(value).replace("NAME", s.name) for name, value in options.items()}
     return calls.sequences("b", {"servers": s.url, "stream": s.name, **given})
-
-
-def tasks(s: Stream, **options: object) -> list[list[int]]:
-    """The sequences that each task of a batch reads. `NAME` as for `read`."""
-    given = {name: str(value).replace("NAME", s.name) for name, value in options.items()}
-    found = calls.tasks({"servers": s.url, "stream": s.name, **given})
-    return [[row["sequence"] for row in task] for task in found]
 
 
 def of(run: Run, s: Stream) -> list[int]:
@@ -660,42 +650,6 @@ def test_subscribe_strategy_must_give_back_all_assigned(stream: MakeStream) -> N
     # A filter applies to each of them.
     subjects = f"{two.subject}.b,{one.subject}.none"
     assert calls.stored(one, stream=names, subjects=subjects) == two.rows(*range(2, 21, 2))
-
-
-def test_reuse_same_dataframe_in_query(spark: SparkSession, stream: MakeStream) -> None:
-    """A frame is planned once, however often it is read. With `minPartitions` Spark runs as many tasks."""
-    s = stream()
-    s.fill(100)
-    frame = batch(spark, s.url, s.name, "sequence bigint", minPartitions=3)
-    assert frame.rdd.getNumPartitions() == 3
-    rows = frame.select("sequence", F.spark_partition_id().alias("task"))
-    assert Counter(row["task"] for row in rows.collect()) == {0: 33, 1: 33, 2: 34}
-    s.fill(10)
-    assert Counter(row["sequence"] for row in rows.union(rows).collect()) == dict.fromkeys(between(1, 101), 2)
-
-
-# KafkaOffsetRangeCalculatorSuite: tasks
-
-
-def test_min_partitions(stream: MakeStream) -> None:
-    one, two = sorted((stream(), stream()), key=lambda each: each.name)
-    one.fill(100)
-    two.fill(20)
-    for options, sizes in (
-        ({}, [100]),
-        ({"maxMessagesPerPartition": 99}, [50, 50]),
-        ({"minPartitions": 2, "maxMessagesPerPartition": 25}, [25, 25, 25, 25]),
-        ({"minPartitions": 8, "endingOffsets": '{"NAME": 4}'}, [1, 1, 1]),
-    ):
-        found = tasks(one, **options)
-        assert [len(task) for task in found] == sizes
-        # Each task has a range of its own, and they follow each other.
-        assert [number for task in found for number in task] == between(1, sum(sizes) + 1)
-    found = tasks(one, stream=f"{one.name},{two.name}", maxMessagesPerPartition=50)
-    assert found == [between(1, 51), between(51, 101), between(1, 21)]
-    options = {"servers": one.url, "stream": one.name, "minPartitions": 2}
-    assert len(calls.planned("s", {**options, "maxMessagesPerPartition": 40})) == 3
-    assert len(calls.planned("s", {**options, "maxMessagesPerPartition": 100})) == 2
 
 
 def test_empty_ranges_ignored(spark: SparkSession, stream: MakeStream) -> None:
