@@ -28,7 +28,7 @@ _BATCH = 32  # chunks of one request; two are under way
 
 
 class ObjectReader:
-    """Reads the objects of one bucket; ``stream`` is the stream behind it.
+    """Reads the objects of one bucket; ``stream`` is its stream.
 
     Methods raise `StreamNotFound` when there is no bucket, and what `Api` raises; those that read content also
     `MessageNotFound` when there is no such object, `DataLossError` when it is damaged, and what `read_range` raises.
@@ -99,7 +99,7 @@ class ObjectReader:
         raise JetStreamError(f"{self._what(name)} was replaced again each time it was read, {_ATTEMPTS} times")
 
     def _version(self, name: str) -> tuple[StoredObject, SequenceRange]:
-        """Return the object that has the content of a name now, behind a link another one; and where its chunks are.
+        """Resolve a link, and return the object that has the content of a name now, and the range of its chunks.
 
         Raises `JetStreamError` for a link that leads to no content.
         """

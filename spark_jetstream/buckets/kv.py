@@ -132,7 +132,7 @@ def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
     firsts = values.offsets.to_numpy(zero_copy_only=False)
     # The header of a client is the last one here: it wins.
     for name, purges in reversed(_PURGES.items()):
-        # `keys` and `items` are those behind the first offset as well as before it, if the array is a slice.
+        # `keys` and `items` are those after the first offset as well as before it, if the array is a slice.
         places = np.flatnonzero(pc.equal(headers.keys, name).to_numpy(zero_copy_only=False))
         places = places[(places >= bounds[0]) & (places < bounds[-1])]
         if not len(places):
@@ -147,7 +147,7 @@ def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
 
 
 def key_of(subject: str, revision: int) -> str:
-    """The key of a message: its subject behind ``$KV.<some bucket>.``. `ProtocolError` for another subject."""
+    """The key of a message: its subject after ``$KV.<some bucket>.``. `ProtocolError` for another subject."""
     match = re.match(_SUBJECT, subject)
     if match is None:
         raise _no_key(subject, revision)
@@ -155,7 +155,7 @@ def key_of(subject: str, revision: int) -> str:
 
 
 def keys(messages: MessageRun) -> pa.StringArray:
-    """The key of each message: its subject behind `$KV.<some bucket>.`. `ProtocolError` for another subject."""
+    """The key of each message: its subject after `$KV.<some bucket>.`. `ProtocolError` for another subject."""
     subjects = messages.subjects()
     first = str(subjects[0])
     prefix = ".".join(first.split(".", 2)[:2]) + "."

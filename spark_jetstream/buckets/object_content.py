@@ -15,7 +15,10 @@ from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 
 
 def chunk_size(max_payload: int, max_msg_size: int, head: int, wanted: int = DEFAULT_CHUNK_SIZE) -> int:
-    """Bytes of a chunk beside ``head`` bytes, at most ``wanted``; below 1 without room. A negative limit is none."""
+    """Return the chunk size: ``wanted``, or what fits beside a header of ``head`` bytes, which may be below 1.
+
+    A negative limit means no limit.
+    """
     limit = max_payload if max_msg_size < 0 else min(max_payload, max_msg_size)
     return min(wanted, limit - head)
 
@@ -109,7 +112,7 @@ class Assembly:
             yield tuple(subject for subject, _ in some), sum(count for _, count in some)
 
     def add(self, messages: MessageRun) -> None:
-        """Put chunks, each behind those of its object that came before."""
+        """Put chunks, each after those of its object that came before."""
         for subject, chunk in zip(messages.subjects().to_pylist(), chunk_views(messages), strict=True):
             for part in self._by_subject.get(subject, ()):
                 part.add(chunk)

@@ -69,7 +69,7 @@ def bytes_to_messages(max_bytes: int, state: StreamSummary) -> int:
 
 
 def limit_end(start: int, end: int, limit: int, probe: Probe, total: int) -> Cut:
-    """Cut [``start``, ``end``) behind its ``limit``-th (>= 1) matching message.
+    """Cut [``start``, ``end``) after its ``limit``-th (>= 1) matching message.
 
     ``total`` matching messages were counted in the range; ``end`` should be one past one of them. Where no sequence
     from the first message on is missing, arithmetic gives the cut. Elsewhere at most `LIMIT_PROBES` questions, these
@@ -121,12 +121,12 @@ def _search_again(low: Point, place: Point, high: Point, window: tuple[int, int]
     These raise each later answer, so that the count below a sequence was too low. The mean of the answers for the end
     before and after corrects that, as long as messages are published evenly.
     """
-    behind = probe.pending(high.sequence)
+    later = probe.pending(high.sequence)
 
     def below(sequence: int) -> int:
-        nonlocal behind
-        before, waiting, behind = behind, probe.pending(sequence), probe.pending(high.sequence)
-        return high.below - max(0, waiting - (before + behind) // 2)
+        nonlocal later
+        before, waiting, later = later, probe.pending(sequence), probe.pending(high.sequence)
+        return high.below - max(0, waiting - (before + later) // 2)
 
     if place.sequence <= low.sequence:
         # Nothing is below the first message, whatever a stream answers from which messages are removed.

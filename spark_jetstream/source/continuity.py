@@ -47,7 +47,7 @@ def earliest_position(state: StreamSummary) -> StreamPosition:
 
 
 def latest_position(state: StreamSummary) -> StreamPosition:
-    """Return the position behind the last message of the stream, whether that matches a filter or not."""
+    """Return the position after the last message of the stream, whether that matches a filter or not."""
     return _position_at(state, max(state.last_seq + 1, state.first_kept))
 
 
@@ -60,7 +60,7 @@ def idle_position(position: StreamPosition, state: StreamSummary, *, held: bool)
     - once it is in the older half of a stream whose messages are removed by limits or by acknowledgements;
     - with a consumer that holds what matches (``held``, as in `Evidence`), once limits have come half as far.
 
-    Must only be called when nothing matched from ``position.next`` on, asked after ``state``.
+    The caller must have found no match from ``position.next`` on, after it fetched ``state``.
     """
     if held and state.retention != "limits":
         far = _removal(position, state, share=2) is Removal.POSSIBLE

@@ -156,7 +156,7 @@ class ObjectRows:
             refuse_large(row.holder.meta, self.bucket)
         assembly = Assembly([(row.holder.meta, row.holder.origin) for row in rows])
         stream = rows[0].stream
-        # The meta message of a version is stored behind its last chunk.
+        # The meta message of a version is stored after its last chunk.
         end = max(row.holder.sequence for row in rows)
         for subjects, count in assembly.wanted(self.together):
             part = SequenceRange(stream.name, 1, end, count, stream.created, subjects)

@@ -215,8 +215,8 @@ class Planner:
         if self._target is None:
             return plan.end(position)
         target = self._target.streams.get(plan.name, position)
-        behind = target.created != position.created or target.next <= position.next
-        return position if behind else target
+        passed = target.created != position.created or target.next <= position.next
+        return position if passed else target
 
     def _admitted(self, available: int, limited: bool) -> bool:
         """Whether a batch starts now (``minMessagesPerTrigger``, ``maxTriggerDelay``)."""

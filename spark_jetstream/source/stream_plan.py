@@ -198,7 +198,7 @@ class StreamPlan:
     # What waits
 
     def last_matching(self) -> StreamPosition:
-        """Return the position behind the last message that matches (others make no batch); sequence 1 if none does."""
+        """Return the position after the last message that matches (others make no batch); sequence 1 if none does."""
         # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that message was deleted.
         if not self._options.subjects or ">" in self._options.subjects:
             return latest_position(self.state)
