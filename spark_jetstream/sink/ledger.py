@@ -51,9 +51,14 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.streams.lookup import next_message, streams_of
 from spark_jetstream.streams.pull import PullSettings, read_range
 
-__all__ = ["BUCKET", "STREAM", "Ledger", "bucket_config", "note_batch", "refuse_unfit"]
+__all__ = ["BUCKET", "FORGOTTEN", "REMEMBERED", "STREAM", "Ledger", "bucket_config", "note_batch", "refuse_unfit"]
 
 log = logging.getLogger(__name__)
+
+REMEMBERED = 30 * 86400.0
+"""Seconds for which the ledger remembers a batch write with a writeId."""
+FORGOTTEN = 86400.0
+"""The same for one without, which cannot be run again."""
 
 _LEASE = 2.0  # seconds
 _STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent

@@ -25,7 +25,7 @@ from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import COLUMNS
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
-from spark_jetstream.sink.ledger import note_batch
+from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED, note_batch
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
@@ -45,8 +45,6 @@ except ImportError:  # Spark 4.0
 log = logging.getLogger(__name__)
 
 _ROWS = 2000  # of a record batch that is made from Python rows
-_REMEMBERED = 30 * 86400.0  # seconds for which the ledger remembers a batch write with a writeId
-_FORGOTTEN = 86400.0  # and one without, which cannot be run again
 
 
 @dataclass
@@ -121,7 +119,7 @@ class _Sink:
     @property
     def _kept(self) -> float | None:
         """Seconds for which the ledger remembers the write, None for good."""
-        return None if self.streaming else _REMEMBERED if self.options.write_id else _FORGOTTEN
+        return None if self.streaming else REMEMBERED if self.options.write_id else FORGOTTEN
 
     def write(self, iterator: Iterator[Any]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
