@@ -9,28 +9,23 @@ reachable from it) nor a ``repr`` holds the value of a secret option or the user
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_jetstream.options.connection import ConnectionOptions
-    from spark_jetstream.options.reference import options_markdown
     from spark_jetstream.options.sink import Delivery, SinkOptions
     from spark_jetstream.options.source import SourceOptions
 
-__all__ = ["ConnectionOptions", "Delivery", "SinkOptions", "SourceOptions", "options_markdown"]
-
-_HOMES: Final = {
-    "ConnectionOptions": "connection",
-    "Delivery": "sink",
-    "SinkOptions": "sink",
-    "SourceOptions": "source",
-    "options_markdown": "reference",
-}
+__all__ = ["ConnectionOptions", "Delivery", "SinkOptions", "SourceOptions"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name from its module, which is imported then: a command needs neither pyarrow nor pydantic."""
-    if name not in _HOMES:
+    """Import the models when one is asked for: a command needs neither pyarrow nor pydantic.
+
+    All of them, because a model must know which options are those of another one (`specs.Options.sides`).
+    """
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    from spark_jetstream.options import connection, sink, source  # noqa: PLC0415
+
+    return {**vars(connection), **vars(sink), **vars(source)}[name]

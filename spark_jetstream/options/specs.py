@@ -6,7 +6,6 @@ Each option is declared once, by a field of `ConnectionOptions`, `SourceOptions`
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from pydantic import (
     model_validator,
 )
 
-import spark_jetstream.options as sides  # its names are taken when they are needed: they are subclasses of `Options`
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.values import Choice, Kind, Secret, Text, did_you_mean, revealed, unseen
 
@@ -102,6 +100,8 @@ class Options(BaseModel):
     specs: ClassVar[tuple[OptionSpec, ...]] = ()
     """The options that the model declares, in the order of the reference."""
     side: ClassVar[Side]
+    sides: ClassVar[dict[Side, type[Options]]] = {}
+    """The model of each side: it registers itself when it is imported."""
     without_field: ClassVar[tuple[OptionSpec, ...]] = ()
     """Options that only stand for others."""
 
@@ -120,6 +120,7 @@ class Options(BaseModel):
         for spec in (*cls.without_field, *(spec for spec in declared if spec.after)):
             specs.insert([other.name for other in specs].index(spec.after) + 1, spec)
         cls.specs = tuple(specs)
+        cls.sides[cls.side] = cls
 
     @classmethod
     def _spec_of(cls, field_name: str) -> OptionSpec | None:
@@ -306,39 +307,19 @@ def _unknown(key: str, valid: Collection[str]) -> tuple[str, str]:
     return key, "" if prefix else did_you_mean(key, valid, 0.0)
 
 
-#: Options of earlier releases, each with the reason why it is gone and with what to use.
-_REMOVED: Mapping[str, str] = {
-    "filterPushdown": "Spark keeps one plan for each load(), so that a frame read with other predicates had wrong "
-    "rows; say what to read with subjects (of a bucket: keys), startingOffsets, endingOffsets, startingTimestamp and "
-    "endingTimestamp",
-}
-
-
-def _models() -> dict[Side, type[Options]]:
-    """Return the model of each side, which are subclasses of `Options`."""
-    return {model.side: model for model in (sides.ConnectionOptions, sides.SourceOptions, sides.SinkOptions)}
-
-
-@functools.cache
-def _names() -> Mapping[str, str]:
-    return {spec.name.lower(): spec.name for model in _models().values() for spec in model.specs}
-
-
 def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:
     """Return the options in ``mapping`` by their proper names, hidden, without Spark's own keys and None.
 
     Names match in any case. Raises `OptionError` for an unknown name, and for one given twice in different cases.
     """
+    names = {spec.name.lower(): spec.name for model in Options.sides.values() for spec in model.specs}
     given: dict[str, SecretStr] = {}
     for key, value in mapping.items():
         lower = key.lower()
         if value is None or lower in SPARK_KEYS or lower.startswith(_SPARK_PREFIX):
             continue
-        name = _names().get(lower)
+        name = names.get(lower)
         if name is None:
-            for removed, reason in _REMOVED.items():
-                if removed.lower() == lower:
-                    raise OptionError(f"there is no option {removed} any more: {reason}", option=removed)
             written, hint = _unknown(key, [spec.name for spec in valid])
             raise OptionError(f"there is no option {written}{hint}", option=written)
         if name in given:
@@ -354,7 +335,7 @@ _COUNTERPARTS = {"subject": "subjects", "subjects": "subject"}
 def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: bool) -> None:
     """Raise `OptionError` for an option that the model's side does not have, or not in this kind of query."""
     own = {spec.name for spec in model.specs}
-    other = _models()["sink" if model.side == "source" else "source"]
+    other = Options.sides["sink" if model.side == "source" else "source"]
     for spec in other.specs:
         if spec.name in given and spec.name not in own:
             hint = f"; did you mean {_COUNTERPARTS[spec.name]}" if spec.name in _COUNTERPARTS else ""

@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jetstream import errors
 from spark_jetstream.java import ensure_java
-from spark_jetstream.options import options_markdown
 from spark_jetstream.schema import COLUMNS
 from spark_jetstream.source.ranges import shares
 from spark_jetstream.testing import NatsServer
 from tests.cli.test_server import serving
 from tests.client import logins
+from tests.docs.references import options_markdown
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
@@ -320,7 +320,7 @@ def test_the_addresses_of_the_project_are_those_of_pyproject() -> None:
 
 def test_the_reference_of_options_is_current() -> None:
     written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert written == options_markdown(), "run `python -m spark_jetstream.options > docs/options.md`"
+    assert written == options_markdown(), "run `python -m tests.docs.references options > docs/options.md`"
 
 
 def test_the_page_about_logins_is_current() -> None:

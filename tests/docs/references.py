@@ -1,8 +1,12 @@
-"""The reference of all commands in Markdown, made from the commands themselves."""
+"""The references of all options and commands in Markdown, made from the models and from the commands themselves.
+
+``python -m tests.docs.references options > docs/options.md``, and the same with ``commands``.
+"""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,11 +14,55 @@ import typer
 
 from spark_jetstream.cli.app import SHARED, unwrapped
 from spark_jetstream.cli.help import ADVANCED, COMMON, argument, first_sentence, option_help, usage
+from spark_jetstream.cli.main import app
+from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
+from spark_jetstream.options.specs import EXCLUSIVE, NEEDED
 
-_HEAD = """\
+_OPTIONS_HEAD = """\
+# Options
+
+Made by `python -m tests.docs.references options > docs/options.md`; do not edit.
+
+Names match in any case. An option that does not exist, or has no meaning where it is used, is an error.
+"""
+
+_NOTES = """\
+## How values are written
+
+- Durations need a unit: `500ms`, `10s`, `5m`, `2h`, `1d`, `2w`, `1y` (365 days), `10 seconds`, `1m 30s`. A
+  capital `M` is an error: it could mean minutes, or months as in the `nats` command. Write months as days (`180d`).
+- Sizes are bytes, or have a unit that is a power of 1,024: `65536`, `512k`, `8m`, `8mb`, `8MiB`, `1g`. Upper
+  and lower case are the same: `8m` and `8M` both are 8 mebibytes.
+- Times are ISO-8601 with a zone, down to nanoseconds (`2026-03-01T12:00:00.123456789Z`,
+  `2026-03-01 12:00+01:00`), or epoch milliseconds (`1772366400000`).
+- Positions are JSON that names every stream of the query: `{"ORDERS": 1001, "RETURNS": 7}`.
+- Lists are separated by commas; a name with a comma in it cannot be given.
+
+## Authentication
+
+One kind at a time. User info in a server URL (`nats://user:password@host`, or `nats://token@host`) is a
+kind too; it is percent-decoded and used for all servers. Options whose names end in `Secret`, `password` and
+`token` are never shown: not in logs, errors, `repr`, progress or checkpoints. A secret may end up in the wrong
+option by mistake. Therefore errors name the option, and the element of a list, and do not repeat the value: only
+numbers, times, and what is a valid name, subject or host are repeated. Paths, user names and other texts are
+shown nowhere, unless they name a file or a context that exists.
+
+Files may be local on every node, or sent along with `--files` or `spark.addArtifacts`.
+
+## Contexts
+
+`context` is read on the driver when the source or sink is made; the executors need neither its file nor the
+environment variables that it refers to. An option beside it wins over the same setting of the context. Any
+option for authentication replaces all authentication of the context; `domain` and `apiPrefix` replace each
+other, and so do `tlsCaFile` and `tlsCaPem`, and the options of the client's certificate and key. The context
+that `nats context select` chose is not used by itself. A context that sets `socks_proxy`, `nsc` or
+`windows_*`, or a token beside another kind of authentication, is refused; so are `op://` and `nsc://` in its
+secret fields.
+"""
+_COMMANDS_HEAD = """\
 # Commands
 
-Made by `python -m spark_jetstream.cli.reference > docs/commands.md`; do not edit.
+Made by `python -m tests.docs.references commands > docs/commands.md`; do not edit.
 
 `spark-jetstream COMMAND --help` says the same. What commands have in common:
 
@@ -43,15 +91,34 @@ _CONFIGURATIONS = {
 """Groups of commands -> what their options of the help panels `COMMON` and `ADVANCED` configure."""
 
 
+def options_markdown() -> str:
+    """Return the reference of all options, docs/options.md."""
+    lines = [_OPTIONS_HEAD.rstrip()]
+    for title, specs, doing in (
+        ("Connection", ConnectionOptions.specs, ""),
+        ("Source", SourceOptions.specs, "reading"),
+        ("Sink", SinkOptions.specs, "writing"),
+    ):
+        lines += ["", f"## {title}", "", "| option | meaning | value | default |", "|---|---|---|---|"]
+        for spec in specs:
+            only = f"; only when {doing} a {spec.only}" if spec.only else ""
+            default = f"`{spec.default}`" if spec.default else ""
+            value = spec.kind.expects.partition(" such as")[0]
+            lines.append(f"| `{spec.name}` | {spec.doc}{only} | {value} | {default} |")
+    pairs = [f"`{one}` and `{other}`" for one, other in EXCLUSIVE]
+    lines += ["", "## Which exclude each other", "", *(f"- {pair}" for pair in pairs)]
+    lines += ["- different kinds of authentication: user and password, token, credentials, NKey"]
+    lines += ["", "## Which need another one", "", *(f"- `{one}` needs `{other}`" for one, other in NEEDED.items())]
+    return "\n".join([*lines, "", _NOTES])
+
+
 def commands_markdown() -> str:
     """Return docs/commands.md. Options that several commands share have a section of their own."""
-    from spark_jetstream.cli.main import app
-
     root = typer.main.get_command(app)
     commands = list(_commands(root, ()))
     shared = _options(root, lambda parameter: parameter.name in _SHARED)
     index = {f"[{' '.join(path)}](#{'-'.join(path)})": first_sentence(command.help or "") for path, command in commands}
-    parts = [_HEAD, _table(index, "{}"), "\n## Options of every command\n\n", _table(shared)]
+    parts = [_COMMANDS_HEAD, _table(index, "{}"), "\n## Options of every command\n\n", _table(shared)]
     configurations: dict[str, dict[str, str]] = {}
     for path, command in commands:
         fields = _options(command, _configures)
@@ -106,5 +173,8 @@ def _table(rows: Mapping[str, str], form: str = "`{}`") -> str:
     return "| | |\n|---|---|\n" + "".join(f"| {form.format(names)} | {text} |\n" for names, text in rows.items())
 
 
+PAGES: Mapping[str, Callable[[], str]] = {"options": options_markdown, "commands": commands_markdown}
+"""Which page the argument of the command names."""
+
 if __name__ == "__main__":
-    typer.echo(commands_markdown(), nl=False)
+    sys.stdout.write(PAGES[sys.argv[1]]())
