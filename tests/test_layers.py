@@ -191,6 +191,11 @@ def test_pure_modules_know_no_connection_clock_or_log() -> None:
     assert wrong == set()
 
 
+def test_one_module_has_every_name_that_is_left_on_a_server() -> None:
+    names = r"[\"'](spark-(plan|ledger|jetstream-admin|\{)|SPARK_JETSTREAM_B|Dead-Letter-|spark_jetstream_(ledger|run))"
+    assert [name for name, path in MODULES.items() if re.search(names, path.read_text())] == ["protocol.conventions"]
+
+
 def test_at_most_eight_modules_stand_at_the_top() -> None:
     top = [name for name in MODULES if "." not in name and MODULES[name].name not in ("__init__.py", "__main__.py")]
     assert len(top) <= 8, top

@@ -20,6 +20,7 @@ from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, PermissionDenied
+from spark_jetstream.protocol.conventions import ADMIN_READER
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import shown
 from spark_jetstream.streams.latest import END, read_list
@@ -27,7 +28,7 @@ from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import PullSettings, RangeReader
 from spark_jetstream.streams.session import Ends
 
-LABEL = "spark-jetstream-admin"
+LABEL = ADMIN_READER
 """The beginning of the names of the consumers that the administration creates."""
 
 Begin = Literal["all", "latest", "new"]

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from typer import Option
 from spark_jetstream.cli.app import Run, command
 from spark_jetstream.cli.arguments import stream_option
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
+from spark_jetstream.protocol.conventions import bench_stream
 from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def measure(
 @contextlib.contextmanager
 def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
     """Yield the name of a stream that no other has; it is gone at the end, also when SIGTERM ends the process."""
-    name = f"SPARK_JETSTREAM_BENCH_{uuid.uuid4().hex[:12]}"
+    name = bench_stream()
 
     def delete() -> None:
         try:

@@ -36,6 +36,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import CONNECTION
 from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
 log = logging.getLogger(__name__)
@@ -306,7 +307,7 @@ class Connection:
         attempt = asyncio.ensure_future(
             self._client.connect(
                 servers=list(self.options.servers),
-                name="spark-jetstream",
+                name=CONNECTION,
                 connect_timeout=self.options.connect_timeout,  # type: ignore[arg-type]  # seconds; a float will do
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]

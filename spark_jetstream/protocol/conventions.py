@@ -1,9 +1,10 @@
 """Every name that the connector creates on a server, and when what has the name goes away. Pure.
 
-The user deletes the ledger's bucket, whose entries expire, and the consumers of option `durable`, which have `RUN` and
-`SINCE` in their metadata. The writer and the reader remove everything else when they have done with it; an inactive
-threshold removes the ephemeral consumers of a process that was killed, and the next run of the query, or the next
-writer of the object, what else such a process leaves.
+Connections, and consumers that read or count, end with the process: the server removes the consumers of one that was
+killed when nobody has used them for a while. The next run of a query removes a `stand_in` that an earlier run left, and
+the next writer of an object the notes of an earlier one. The user deletes the rest: the ledger's bucket, whose entries
+expire, a durable consumer, which has `RUN` and `SINCE` in its metadata, the stream of a benchmark that was killed, and
+dead letters.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ from __future__ import annotations
 import hashlib
 import uuid
 
+CONNECTION = "spark-jetstream"
+"""The name of each connection, which the server's monitoring shows."""
 LEDGER_BUCKET = "spark_jetstream_ledger"
 """The Key-Value bucket of delivery `exactly-once`, which says which tasks have begun, and where."""
 RUN = "spark_jetstream_run"
 """The key of the token of the run that has the durable consumer."""
 SINCE = "spark_jetstream_since"
 """The key of the time at which that run took it, by the server's clock (RFC 3339)."""
+DEAD_LETTER = b"Dead-Letter-"
+"""What the names of a dead letter's own headers begin with."""
+ADMIN_READER = "spark-jetstream-admin"
+"""The label (`reader_consumer`) of the consumers that read for the administration."""
 DEFAULT_CHUNK_SIZE = 128 * 1024
 """Bytes of a chunk of an object, unless the writer is told another number."""
 
@@ -29,6 +36,21 @@ def stand_in(durable: str) -> str:
 def plan_consumer() -> str:
     """Return a fresh name for a consumer that counts messages."""
     return f"spark-plan-{uuid.uuid4().hex[:12]}"
+
+
+def task_label(query: str, batch: str, partition: int, attempt: int) -> str:
+    """Return the label (`reader_consumer`) of a task's consumers."""
+    return f"spark-{query}-{batch}-{partition}-{attempt}"
+
+
+def ledger_label(attempt: object) -> str:
+    """Return the label of the consumers that look which rows an earlier attempt of a task has stored."""
+    return f"spark-ledger-{attempt}"
+
+
+def bench_stream() -> str:
+    """Return a fresh name for the stream of a benchmark."""
+    return f"SPARK_JETSTREAM_BENCH_{uuid.uuid4().hex[:12]}"
 
 
 def reader_consumer(label: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from spark_jetstream.protocol.conventions import DEAD_LETTER
 from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import SERVER_HEADERS, RefusedRow, Rows
@@ -21,7 +22,7 @@ _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
 _AROUND = len(b"NATS/1.0\r\n") + len(b"\r\n")
 #: Headers for the server, which columns asked for, and those of an earlier dead letter.
-_LEFT_OUT = re.compile(SERVER_HEADERS.pattern + rb"|Dead-Letter-.*")
+_LEFT_OUT = re.compile(SERVER_HEADERS.pattern + b"|" + DEAD_LETTER + b".*")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
@@ -37,11 +38,11 @@ def dead_letters(
     for row in refused:
         payload = bytes(row.rows.data[row.index].as_py())
         own = [
-            b"Dead-Letter-Subject: " + _one_line(row.raw_subject),
-            b"Dead-Letter-Reason: " + _one_line(row.reason.encode()),
-            b"Dead-Letter-Error-Code: %d" % row.err_code,
+            DEAD_LETTER + b"Subject: " + _one_line(row.raw_subject),
+            DEAD_LETTER + b"Reason: " + _one_line(row.reason.encode()),
+            DEAD_LETTER + b"Error-Code: %d" % row.err_code,
         ]
-        cut = b"Dead-Letter-Size: %d" % len(payload)
+        cut = DEAD_LETTER + b"Size: %d" % len(payload)
         kept = [line for line in row.lines.split(b"\r\n") if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])]
         fixed = [*own, cut]
         if identifier is not None:

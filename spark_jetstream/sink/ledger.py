@@ -44,6 +44,7 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.protocol.conventions import ledger_label
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
 from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
@@ -276,7 +277,7 @@ class Ledger:
             fail_on_data_loss=False,
             headers_only=True,
         )
-        for pulled in read_range(self._requests.connect, part, settings, f"spark-ledger-{self._entry.attempt}"):
+        for pulled in read_range(self._requests.connect, part, settings, ledger_label(self._entry.attempt)):
             last_seen = int(pulled.sequences[-1])
             entries = pulled.headers()
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))

@@ -28,7 +28,7 @@ from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
-from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol import conventions, jsapi
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
@@ -187,10 +187,10 @@ def task_label() -> str:
     """Return query, batch, partition and attempt of the running task: the beginning of its consumers' names."""
     context = TaskContext.get()
     if context is None:
-        return "spark-0-0-0-0"
+        return conventions.task_label("0", "0", 0, 0)
     query = (context.getLocalProperty("sql.streaming.queryId") or "batch")[:8]
     batch = context.getLocalProperty("streaming.sql.batchId") or "0"
-    return f"spark-{query}-{batch}-{context.partitionId()}-{context.attemptNumber()}"
+    return conventions.task_label(query, batch, context.partitionId(), context.attemptNumber())
 
 
 class JetStreamBatchReader(_Source, DataSourceReader):
