@@ -50,7 +50,7 @@ def compare(payload_bytes: int, messages: int) -> None:
             async def run() -> None:
                 work()
 
-            asyncio.run_coroutine_threadsafe(run(), connection._loop).result()
+            asyncio.run_coroutine_threadsafe(run(), connection._loop.loop).result()
 
         for _ in range(2):
             read_all()

@@ -196,6 +196,15 @@ def test_one_module_has_every_name_that_is_left_on_a_server() -> None:
     assert [name for name, path in MODULES.items() if re.search(names, path.read_text())] == ["protocol.conventions"]
 
 
+def test_client_and_protocol_name_no_option() -> None:
+    """Nobody sets one there: the words for users are in `options.advice`, or come from the caller."""
+    names = {spec.name for model in (ConnectionOptions, SourceOptions, SinkOptions) for spec in model.specs}
+    ours = "|".join(sorted(name for name in names if not name.islower()))
+    pattern = re.compile(rf"\b({ours})\b|\boptions? `*({'|'.join(sorted(names))})\b")
+    lower = {name: path.read_text() for name, path in MODULES.items() if within(name, {"client", "protocol"})}
+    assert {name: pattern.findall(text) for name, text in lower.items() if pattern.search(text)} == {}
+
+
 def test_at_most_eight_modules_stand_at_the_top() -> None:
     top = [name for name in MODULES if "." not in name and MODULES[name].name not in ("__init__.py", "__main__.py")]
     assert len(top) <= 8, top

@@ -15,7 +15,7 @@ import ssl
 import tempfile
 import time
 from collections import UserString
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -58,17 +58,17 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
     A file is used under the path given if it exists, else under ``resolve(base name)``: where it would be if it was
     sent along with the job. Raises `OptionError` for a file that is missing, unreadable, or holds something else.
     """
-    files = _Files({spec.name: getattr(options, spec.field_name, None) for spec in options.specs}, resolve)
+    files = _Files(options, resolve)
     arguments: dict[str, Any] = {"inbox_prefix": options.inbox_prefix}
     if options.user is not None and options.password is not None:
         arguments |= {"user": options.user, "password": options.password.get_secret_value()}
     if options.token is not None:
         arguments["token"] = options.token.get_secret_value()
     # Never a path: nats-py's reader trips over carriage returns and unfinished lines, and loops at an empty file.
-    credentials = files.given("credentialsFile", "credentialsSecret")
+    credentials = files.given("credentials_file", "credentials_secret")
     if credentials is not None:
         arguments["user_credentials"] = Credentials(_credentials(credentials.option, credentials.content))
-    nkey = files.given("nkeySeedFile", "nkeySeedSecret")
+    nkey = files.given("nkey_seed_file", "nkey_seed_secret")
     if nkey is not None:
         arguments["nkeys_seed_str"] = _seed(nkey.option, nkey.content)
     context = _tls(files)
@@ -82,7 +82,7 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
 
 
 def mistrust(error: ssl.SSLCertVerificationError, options: ConnectionOptions) -> str:
-    """Why a certificate is not trusted. OpenSSL's text ends with the name that option tlsHostname asked for."""
+    """Why a certificate is not trusted. OpenSSL's text ends with the name that `tls_hostname` asked for."""
     return error.verify_message if options.tls_hostname is None else error.verify_message.partition(",")[0]
 
 
@@ -97,18 +97,19 @@ class _Given:
 
 @dataclass(repr=False)
 class _Files:
-    options: Mapping[str, Any]
+    options: ConnectionOptions
     resolve: Callable[[str], str]
 
     def given(self, file: str, inline: str) -> _Given | None:
-        """Return what one of two options holds; None without either."""
-        if self.options[file] is not None:
-            return self._read(file, self.options[file])
-        value = revealed(self.options[inline])
-        return None if value is None else _Given(inline, str(value), None)
+        """Return what one of two fields holds, with the name of its option; None without either."""
+        names = {spec.field_name: spec.name for spec in self.options.specs}
+        path, value = getattr(self.options, file), revealed(getattr(self.options, inline))
+        if path is not None:
+            return self._read(names[file], path)
+        return None if value is None else _Given(names[inline], str(value), None)
 
     def pem(self, label: str, file: str, inline: str) -> _Given | None:
-        """Return the same for options with a certificate or a key in PEM form: its blocks, without what is around."""
+        """Return the same for fields with a certificate or a key in PEM form: its blocks, without what is around."""
         given = self.given(file, inline)
         if given is None:
             return None
@@ -176,9 +177,9 @@ def _check_seed(option: str, seed: str) -> None:
 
 def _tls(files: _Files) -> ssl.SSLContext | None:
     """The TLS settings; None when no option asks for any, and the system's authorities are trusted."""
-    ca = files.pem("CERTIFICATE", "tlsCaFile", "tlsCaPem")
-    cert = files.pem("CERTIFICATE", "tlsCertFile", "tlsCertPem")
-    key = files.pem("PRIVATE KEY", "tlsKeyFile", "tlsKeySecret")
+    ca = files.pem("CERTIFICATE", "tls_ca_file", "tls_ca_pem")
+    cert = files.pem("CERTIFICATE", "tls_cert_file", "tls_cert_pem")
+    key = files.pem("PRIVATE KEY", "tls_key_file", "tls_key_secret")
     if ca is None and cert is None:
         return None
     if ca is None:

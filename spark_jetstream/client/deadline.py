@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError
+from spark_jetstream.options import advice
 
 
 class Deadline:
@@ -94,7 +95,7 @@ class Outage:
             self._deadline = self._attempt if isinstance(error, ConnectionFailed) else Deadline(self._patience)
         if self._deadline.expired:
             raise OutageError(
-                f"{doing} got no further for {self._patience:g} s (option retryTimeout): {error}"
+                f"{doing} got no further for {self._patience:g} s {advice.RETRY_TIMEOUT}: {error}"
             ) from error
 
     def pause(self) -> None:

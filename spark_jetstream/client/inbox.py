@@ -1,13 +1,23 @@
-"""Inboxes: subscriptions that receive the replies to pull requests and to publishes, in bulk."""
+"""Inboxes: subscriptions that receive the replies to pull requests and to publishes, in bulk; and their registry."""
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import queue
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar
 
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from spark_jetstream.client import nats_py
+from spark_jetstream.client.login import Login
+from spark_jetstream.client.loop import Loop
+from spark_jetstream.client.nats_py import error_text
 from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
-from spark_jetstream.protocol.wire import ApiReply, Frames, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
 _Event = Frames | Status | ApiReply | JetStreamError
 
@@ -18,53 +28,41 @@ _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
 
 
-class Link(Protocol):
-    """What an inbox needs of its connection."""
+class Carries(enum.Enum):
+    """What comes to an inbox, and how it is read."""
 
-    reconnects: int
-
-    def publish_for(self, inbox: Inbox, subject: str, payload: bytes, reply: str) -> None:
-        """Send a request."""
-
-    def write_for(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
-        """Send complete frames."""
-
-    def resume(self, inbox: Inbox, patience: float) -> None:
-        """Wait until the connection is up, and let the inbox use it."""
-
-    def spellings(self, subject: str) -> tuple[str, ...]:
-        """Return the names that the server may have for a subject."""
-
-    def close_inbox(self, inbox: Inbox) -> None:
-        """Unsubscribe."""
+    ANSWERS = "messages of consumers as `Frames`; what has no reply subject as `Status`, or `ApiReply` without headers"
+    MESSAGES = "answers to Direct Gets, which have no reply subject, and other messages: all of them as `Frames`"
+    REPLIES = "replies to what `Inbox.send` sends: all of them as `Frames`"
 
 
 class Inbox:
     """Made by `Connection.inbox`, for one reader at a time; use it as a context manager.
 
     Everything published through it is answered to `<subject>.<token>`, so an answer tells by its own subject which
-    request it belongs to. `get` hands out what came, in the order of the wire; `receive` also replies of the API. With
-    `replies` everything comes as `Frames`, and with `whole`, where messages have no reply subject; without, those are
-    read as `Status` if they have headers, and as `ApiReply` if not. As long as `paced` is true, answers come a few
-    milliseconds late, as is good for many.
+    request it belongs to. `get` hands out what came, in the order of the wire; `receive` also replies of the API.
     """
 
+    exclusive: ClassVar[bool] = False
+    """Whether a refused subscription of the inbox concerns no other inbox and no request."""
+
     def __init__(
-        self, link: Link, subject: str, replies: bool = False, whole: bool = False, paced: bool = True
+        self, registry: Inboxes, subject: str, carries: Carries = Carries.ANSWERS, *, paced: bool = False
     ) -> None:
         self.subject = subject
-        self.replies = replies
-        self.whole = whole or replies
-        self.paced = replies and paced
-        self.generation = link.reconnects
-        self._link = link
-        self._events: queue.SimpleQueue[tuple[_Event, int]] = queue.SimpleQueue()
-        self._most_bytes = MOST_WAITING
-        self._came = 0  # bytes of memory: counted on the connection's thread
-        self._taken = 0  # counted on the reader's thread
-        self._buffer: bytes | None = None
-        self._full = False
-        self._published: set[str] = set()
+        self.carries = carries
+        self.paced = paced
+        """While it is true, answers come many at a time, some milliseconds late. The reader may change it."""
+        self.generation = registry.login.reconnects
+        """The login whose connection the inbox uses: of the time when it was made, or last resumed."""
+        self._registry = registry
+        self._events: queue.SimpleQueue[tuple[_Event, int]] = queue.SimpleQueue()  # each with its bytes of memory
+        self._most_bytes = MOST_WAITING  # that may wait in `_events`
+        self._came = 0  # bytes that were put: counted on the loop's thread
+        self._taken = 0  # bytes that were taken: counted on the reader's thread
+        self._buffer: bytes | None = None  # of the last frames, which may share it with the next ones
+        self._full = False  # too much has waited: nothing is put any more
+        self._published: set[str] = set()  # subjects of requests, which the server may refuse
 
     def publish(self, subject: str, payload: bytes, token: int | str) -> None:
         """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`.
@@ -72,7 +70,7 @@ class Inbox:
         What is published in a row goes out in this order, most often in one write.
         """
         self._published.add(subject)
-        self._link.publish_for(self, subject, payload, f"{self.subject}.{token}")
+        self._registry.publish(self, subject, payload, f"{self.subject}.{token}")
 
     def token(self, answer: Status | ApiReply) -> str:
         """Return the token of the request that is answered."""
@@ -83,12 +81,12 @@ class Inbox:
 
         What is given must not change any more. It goes out in the order of the calls, once or not at all: over the
         connection as it was when the inbox was made or last resumed. When that is gone nothing is sent, and a
-        `ConnectionFailed` comes out of `get` until `resume` is called. For an inbox with `replies`.
+        `ConnectionFailed` comes out of `get` until `resume` is called. For an inbox that carries `REPLIES`.
         """
-        if not self.replies:
+        if self.carries is not Carries.REPLIES:
             raise ValueError("only an inbox with replies=True sends frames")
         whole = frames if isinstance(frames, (bytes, memoryview)) else b"".join(frames)
-        self._link.write_for(self, memoryview(whole).cast("B"), self.generation)
+        self._registry.write(self, memoryview(whole).cast("B"), self.generation)
 
     def resume(self, patience: float) -> None:
         """Wait up to `patience` seconds until the connection is up, and send over that one from now on.
@@ -97,7 +95,7 @@ class Inbox:
         still hands out answers that came before the cut. Raises `ConnectionFailed` if the connection does not come back
         in time, at once if it was closed for good (`Connection.usable` is false).
         """
-        self._link.resume(self, patience)
+        self._registry.resume(self, patience)
 
     def get(self, timeout: float) -> Frames | Status | None:
         """The next run of messages or status; None when nothing came within `timeout` seconds.
@@ -112,8 +110,8 @@ class Inbox:
         """The next run of messages or status, or the reply to the request that was published with `token`.
 
         None when nothing came within `timeout` seconds. Raises `ProtocolError` if the server sent too much;
-        `ConsumerLost` for a reply to another request, and after a cut, with `replies` `ConnectionFailed`; and
-        `PermissionDenied` for a request, with `replies` for any publish of the connection (`subject` in lower case).
+        `ConsumerLost` for a reply to another request, and after a cut (`REPLIES`: `ConnectionFailed`); and
+        `PermissionDenied` for a request (`REPLIES`: for any publish of the connection, `subject` in lower case).
         """
         try:
             event, size = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
@@ -132,7 +130,7 @@ class Inbox:
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""
-        self._link.close_inbox(self)
+        self._registry.close(self)
 
     def __enter__(self) -> Inbox:
         return self
@@ -140,7 +138,7 @@ class Inbox:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # Called by the connection, on its own thread
+    # Called by `Inboxes`, on the loop's thread
 
     def put(self, event: _Event) -> None:
         """Let `get` hand this out or raise it, unless too much waits already."""
@@ -167,7 +165,7 @@ class Inbox:
 
     def put_cut(self, message: str) -> None:
         """The connection was cut, or was not there to send something."""
-        self.put(ConnectionFailed(message) if self.replies else ConsumerLost(message))
+        self.put(ConnectionFailed(message) if self.carries is Carries.REPLIES else ConsumerLost(message))
 
     def adopt(self, generation: int) -> None:
         """Go on with this generation of the connection, and forget that the ones before it were cut."""
@@ -184,11 +182,115 @@ class Inbox:
 
         `inboxes` is the error for a subscription that concerns this inbox.
         """
-        own_subjects = (name for own in (*self._published, self.subject) for name in self._link.spellings(own))
+        spellings, replies = self._registry.login.spellings, self.carries is Carries.REPLIES
+        own_subjects = (name for own in (*self._published, self.subject) for name in spellings(own))
         own = next((name for name in own_subjects if subject.startswith(name.lower())), None)
-        if own is None and not (publishing and self.replies):
+        if own is None and not (publishing and replies):
             return False
-        named = subject if own is None or self.replies else own
+        named = subject if own is None or replies else own
         error = PermissionDenied(f"the account may not publish to {named}", subject=named)
         self.put(error if publishing else inboxes)
         return True
+
+
+class Inboxes:
+    """The registry of a connection's inboxes: their subscriptions, what comes for them, and what they send."""
+
+    def __init__(self, login: Login, loop: Loop) -> None:
+        self.scanner = Scanner()
+        """Collects the messages of each subscription that is open."""
+        self.login = login
+        self._loop = loop
+        self._open: dict[int, tuple[Inbox, Subscription]] = {}  # by the subscription's number on the wire
+
+    # Used by inboxes, on any thread
+
+    def publish(self, inbox: Inbox, subject: str, payload: bytes, reply: str) -> None:
+        """`Inbox.publish`."""
+
+        async def publish() -> None:
+            try:
+                await self.login.client.publish(subject, payload, reply=reply)
+            except (nats.errors.Error, OSError) as error:
+                inbox.put(ConsumerLost(f"a pull request could not be sent: {error_text(error)}"))
+
+        self._loop.start_soon(publish())
+
+    def write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+        """`Inbox.send`."""
+        self._loop.soon(self._write, inbox, frames, generation)
+
+    def resume(self, inbox: Inbox, patience: float) -> None:
+        """`Inbox.resume`."""
+
+        async def adopt() -> None:
+            await self.login.wait(patience)
+            inbox.adopt(self.login.reconnects)
+
+        self._loop.run(adopt(), patience + 5)
+
+    def close(self, inbox: Inbox) -> None:
+        """`Inbox.close`."""
+
+        async def unsubscribe() -> None:
+            for sid, subscription in [(sid, sub) for sid, (other, sub) in self._open.items() if other is inbox]:
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await subscription.unsubscribe()
+                # The scanner still reads, and drops, what the server has sent before.
+                self._open.pop(sid, None)
+                self.scanner.collect.discard(sid)
+                self.scanner.whole.discard(sid)
+
+        self._loop.start_soon(unsubscribe())
+
+    # On the loop's thread
+
+    async def subscribe(self, inbox: Inbox, subject: str) -> None:
+        """Let an inbox have what comes at a subject. Raises `ConnectionFailed`."""
+
+        async def drop(message: Msg) -> None:
+            """What came before the scanner knew the subscription."""
+
+        try:
+            subscription = await self.login.client.subscribe(subject, cb=drop)
+        except (nats.errors.Error, OSError) as error:
+            raise ConnectionFailed(f"cannot subscribe to {subject}: {error_text(error)}") from None
+        sid = nats_py.number_of(subscription)
+        self._open[sid] = inbox, subscription
+        self.scanner.collect.add(sid)
+        if inbox.carries is not Carries.ANSWERS:
+            self.scanner.whole.add(sid)
+
+    def deliver(self, event: Frames | Status | ApiReply) -> None:
+        """Hand on what the scanner has read."""
+        known = self._open.get(event.sid)
+        if known is not None:
+            known[0].put(event)
+
+    def paced(self) -> bool:
+        """Whether some inbox likes many messages at a time, some milliseconds late."""
+        return any(inbox.paced for inbox, _ in self._open.values())
+
+    def put_cut(self, message: str) -> None:
+        """Let each inbox know that the connection was cut."""
+        for inbox, _ in self._open.values():
+            inbox.put_cut(message)
+
+    def put_denied(self, publishing: bool, subject: str, trouble: PermissionDenied) -> list[Inbox]:
+        """Let inboxes know of a refused publish or subscription; return those that it concerns.
+
+        That of a listener concerns no other inbox.
+        """
+        told: list[Inbox] = []
+        for exclusive in (True, False):
+            inboxes = [inbox for inbox, _ in self._open.values() if inbox.exclusive is exclusive]
+            told = told or [inbox for inbox in inboxes if inbox.put_denied(publishing, subject, trouble)]
+        return told
+
+    def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+        if self.login.is_up and generation == self.login.reconnects:
+            if sending := self.login.client.send(frames):
+                self._loop.start(sending)
+        else:
+            servers = self.login.options.display_servers
+            inbox.put_cut(f"the connection to {servers} was cut, nothing was sent")

@@ -12,7 +12,7 @@ import logging
 import re
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -32,7 +32,7 @@ from spark_jetstream.errors import (
     brief,
     printable,
 )
-from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Event, Frames, Scanner, Status
 
@@ -60,18 +60,49 @@ _REFUSED = re.compile(r"authorization violation|((?:user|account) authentication
 _ALERT = re.compile(r"\[SSL: \w*alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
 _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 """What OpenSSL calls an answer in plain text; the second since 3.2."""
-_PLAIN = "the server does not begin with TLS, which option tlsHandshakeFirst or a wss:// URL asks for"
+_PLAIN = f"the server does not begin with TLS, which {advice.TLS_FIRST} or a wss:// URL asks for"
 _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"]*)"', re.IGNORECASE)
 
 
 class LastingClient(Client):
-    """A client that connects again when the server ends its login, where nats-py closes the connection for good.
+    """A client of nats-py with our own parser and transport. What malformed bytes of a server are goes to `complain`.
 
-    Another server of the cluster may still accept the credentials. Files with credentials, keys and certificates may
-    have been renewed: each login but the first reads them again, with `read_login`, which returns arguments of nats-py.
+    Messages that `scanner` collects go to `deliver`. The client connects again when the server ends its login, where
+    nats-py closes the connection for good: another server of the cluster may still accept the credentials. Files with
+    credentials, keys and certificates may have been renewed: each login but the first reads them again, with
+    `read_login`, which returns arguments of nats-py. Raises `JetStreamError` if nats-py lacks one of `PARTS`.
     """
 
-    read_login: Callable[[], dict[str, Any]] = dict
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        scanner: Scanner,
+        deliver: Callable[[Frames | Status | ApiReply], None],
+        complain: Callable[[ProtocolError], None],
+        paced: Callable[[], bool],
+    ) -> None:
+        _require("Client", Client())
+        super().__init__()
+        _require("Subscription", Subscription(self))
+        web, check = options.servers[0].startswith("ws"), InfoCheck()
+        self.wire = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
+        _require("WebSocketTransport" if web else "TcpTransport", self.wire)
+        self.read_login: Callable[[], dict[str, Any]] = dict
+        self._ps = BulkParser(self._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
+        self._transport = self.wire
+
+    def send(self, frames: bytes | memoryview) -> Coroutine[Any, Any, None] | None:
+        """Send frames now, and not through nats-py's buffer, which it sends over the next connection.
+
+        Returns what must run to send them, if the transport does not do so by itself.
+        """
+        self.wire.write(frames)
+        return None if isinstance(self.wire, BulkTransport) else _drain(self.wire)
+
+    def abort(self) -> None:
+        """Close a connection over a dead wire, so that nats-py need not wait for the peer."""
+        if isinstance(self.wire, BulkTransport):
+            self.wire.abort()
 
     async def _connect_to_server(self, s: Any) -> None:
         if self.is_reconnecting:
@@ -92,29 +123,6 @@ class LastingClient(Client):
         await self._process_op_err(error)
 
 
-def replace_parts(
-    client: Client,
-    options: ConnectionOptions,
-    scanner: Scanner,
-    deliver: Callable[[Frames | Status | ApiReply], None],
-    complain: Callable[[ProtocolError], None],
-    paced: Callable[[], bool],
-) -> BulkTransport | CheckedWebSocket:
-    """Replace the parser and the transport of a client, and return the transport.
-
-    Messages that `scanner` collects go to `deliver`, and malformed bytes of the server to `complain`. Raises
-    `JetStreamError` if the installed nats-py lacks one of `PARTS`.
-    """
-    _require("Client", Client())
-    _require("Subscription", Subscription(client))
-    web, check = options.servers[0].startswith("ws"), InfoCheck()
-    transport = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
-    _require("WebSocketTransport" if web else "TcpTransport", transport)
-    client._ps = BulkParser(client._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
-    client._transport = transport
-    return transport
-
-
 def _require(owner: str, value: object) -> None:
     """Raise `JetStreamError` if an object of this class lacks one of its `PARTS`."""
     for part in PARTS[owner].split():
@@ -131,8 +139,7 @@ def number_of(subscription: Subscription) -> int:
     return subscription._id
 
 
-async def drain(transport: CheckedWebSocket) -> None:
-    """Send the buffer of a transport that does not do so by itself."""
+async def _drain(transport: CheckedWebSocket) -> None:
     # A lost connection is noticed where it is read. nats-py also sets to None what a WebSocket writes to.
     with contextlib.suppress(OSError, RuntimeError, AttributeError):
         await transport.drain()  # type: ignore[no-untyped-call]
@@ -140,7 +147,7 @@ async def drain(transport: CheckedWebSocket) -> None:
 
 @dataclass(eq=False)
 class BulkParser:
-    """Replaces nats-py's parser; has the same two methods. See `replace_parts`."""
+    """Replaces nats-py's parser; has the same two methods. See `LastingClient`."""
 
     _library: Any
     _scanner: Scanner
@@ -192,8 +199,9 @@ class Greeting:
     def check(self, line: bytes, *, plain: bool = False) -> bytes:
         """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
         if not line:
-            first = "; one that begins with TLS needs option tlsHandshakeFirst" if plain and not self.greeted else ""
-            raise NotNats(f"the server closed the connection{first}")
+            first = plain and not self.greeted
+            hint = f"; one that begins with TLS needs {advice.TLS_FIRST}" if first else ""
+            raise NotNats(f"the server closed the connection{hint}")
         if self.greeted and line.startswith(b"PONG"):
             return line
         if self.greeted and line.startswith(b"-ERR"):
@@ -417,24 +425,23 @@ def refusal(error: Exception, client: Client, options: ConnectionOptions) -> Jet
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return UntrustedServer(
-            f"the certificate of {options.display_servers} is not trusted (options tlsCaFile, tlsHostname): "
+            f"the certificate of {options.display_servers} is not trusted {advice.AUTHORITY}: "
             f"{mistrust(error, options)}"
         )
     plain = isinstance(error, ssl.SSLError) and error.reason in _NO_TLS
     if isinstance(error, NotEncrypted) or plain:
         return UntrustedServer(f"cannot connect to {options.display_servers}: {_PLAIN if plain else error}")
     alert = _ALERT.search(str(error)) if isinstance(error, OSError) else None  # aiohttp has its own class
-    if "tlsCertFile" not in options.given() and "tlsCertPem" not in options.given():
+    if options.tls_cert_file is None and options.tls_cert_pem is None:
         asked = client._server_info.get("tls_verify")
         if alert or (asked and isinstance(error, (BrokenPipeError, ConnectionResetError))):
             return AuthenticationFailed(
-                f"the NATS server at {options.display_servers} demands a client certificate "
-                "(options tlsCertFile and tlsKeyFile)"
+                f"the NATS server at {options.display_servers} demands a client certificate {advice.CLIENT_CERTIFICATE}"
             )
     elif alert:
         return AuthenticationFailed(
-            f"the NATS server at {options.display_servers} refused the client certificate (options tlsCertFile and "
-            f"tlsKeyFile): {alert[1].replace('_', ' ').lower()}"
+            f"the NATS server at {options.display_servers} refused the client certificate {advice.CLIENT_CERTIFICATE}: "
+            f"{alert[1].replace('_', ' ').lower()}"
         )
     refused = _REFUSED.search(str(error))
     if isinstance(error, nats.errors.AuthorizationError) or refused:

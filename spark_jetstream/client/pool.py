@@ -38,8 +38,8 @@ def connect(
 ) -> Connection:
     """The process's connection for these options, opened if need be.
 
-    Waits up to `patience` seconds (option connectTimeout if None) for one that was lost, and for a new one at least
-    connectTimeout. Unless servers may be `starting`, it does not wait for a new one once the ports of all have refused.
+    Waits up to `patience` seconds (`connect_timeout` if None) for one that was lost, and at least `connect_timeout` for
+    a new one. Unless servers may be `starting`, it does not wait for a new one once the ports of all have refused.
     `find_file` says where on this node a file named by an option is. Raises `ConnectionFailed`, `AuthenticationFailed`,
     `OptionError`.
     """

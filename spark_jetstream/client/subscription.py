@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spark_jetstream.client.inbox import Inbox, Link
+from spark_jetstream.client.inbox import Carries, Inbox, Inboxes
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 
@@ -38,17 +38,21 @@ class Dropped(NamedTuple):
 class Listener(Inbox):
     """Made by `Connection.listen`; for one reader at a time. Any thread may close it.
 
-    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut.
+    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut. Of `Inbox` it
+    has the subscription. It has a queue of its own, because it drops messages where an inbox fails.
     """
 
-    def __init__(self, link: Link, subjects: Sequence[str]) -> None:
-        super().__init__(link, subjects[0], whole=True)
+    exclusive = True
+
+    def __init__(self, registry: Inboxes, subjects: Sequence[str]) -> None:
+        super().__init__(registry, subjects[0], Carries.MESSAGES)
         self.subjects = tuple(subjects)
         self.denied: PermissionDenied | None = None
-        self._lock = threading.Lock()
+        """The first refused subscription, for `Connection.listen`."""
         self._waiting: queue.SimpleQueue[Message | Dropped | JetStreamError | _Disconnect | None] = queue.SimpleQueue()
-        self._size = 0
-        self._missed = 0
+        self._lock = threading.Lock()  # of the two numbers below
+        self._size = 0  # bytes of memory that wait
+        self._missed = 0  # messages dropped since the reader was last told of some
 
     def hear(self, timeout: float) -> Message | Dropped | None:
         """Return the next message; None when none came within ``timeout`` seconds, or when the listener was closed.
@@ -93,7 +97,7 @@ class Listener(Inbox):
 
     def put_cut(self, message: str) -> None:
         """Note that the connection was cut."""
-        self._waiting.put(_Disconnect(message, self._link.reconnects))
+        self._waiting.put(_Disconnect(message, self._registry.login.reconnects))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
         """The server refused a subscription to `subject` (in lower case); whether it is one of these."""

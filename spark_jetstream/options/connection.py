@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
-from spark_jetstream.options.servers import Login, Servers, address
+from spark_jetstream.options.servers import Servers, UserInfo, address
 from spark_jetstream.options.specs import Options, OptionSpec, Side, given_options, option, refuse_elsewhere
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
@@ -224,7 +224,7 @@ class SideOptions(Options):
 
 
 @unseen
-def _login(servers: object) -> Login | None:
+def _login(servers: object) -> UserInfo | None:
     return Servers().login("servers", revealed(servers))
 
 

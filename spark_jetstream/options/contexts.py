@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.servers import Login, Servers
+from spark_jetstream.options.servers import Servers, UserInfo
 from spark_jetstream.options.values import did_you_mean, hidden, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
@@ -129,14 +129,14 @@ def _text(name: str, fields: Mapping[str, Any], field: str) -> str:
     return value.strip() if field not in {"password", "token"} else value
 
 
-def _servers(name: str, urls: str) -> tuple[tuple[str, ...], Login | None]:
+def _servers(name: str, urls: str) -> tuple[tuple[str, ...], UserInfo | None]:
     try:
         return Servers().parse("url", urls), Servers().login("url", urls)
     except OptionError as error:
         raise _error(f'in "{name}", {str(error).removeprefix("option ")}') from None
 
 
-def _authentication(name: str, fields: Mapping[str, Any], login: Login | None) -> dict[str, str]:
+def _authentication(name: str, fields: Mapping[str, Any], login: UserInfo | None) -> dict[str, str]:
     """Return one kind of authentication, as the tool chooses: user, else creds, else NKey, else JWT, else token.
 
     User info in a URL comes before all of them, as in the Go client.

@@ -22,7 +22,7 @@ _HOST = re.compile(r"[\w.-]+")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
-class Login(NamedTuple):
+class UserInfo(NamedTuple):
     """The user info of a server URL, percent-decoded; a lone ``text@`` is a token."""
 
     user: str | None
@@ -50,9 +50,9 @@ class Servers(Kind):
         """Return the URLs without their paths."""
         return tuple(map(address, value)) if isinstance(value, tuple) else value
 
-    def login(self, option: str, value: object) -> Login | None:
+    def login(self, option: str, value: object) -> UserInfo | None:
         """Return the user info of the URLs, None without any. Raises `OptionError` if incomplete or not the same."""
-        login: Login | None = _LoginOf().parse(option, value)
+        login: UserInfo | None = _LoginOf().parse(option, value)
         return login
 
 
@@ -67,8 +67,8 @@ class _LoginOf(Servers):
         if not user or (colon and not password):
             raise UnfitError(problem="has a URL in which the user or the password before the @ is empty")
         if not colon:
-            return Login(None, None, SecretStr(unquote(user)))
-        return Login(unquote(user), SecretStr(unquote(password)), None)
+            return UserInfo(None, None, SecretStr(unquote(user)))
+        return UserInfo(unquote(user), SecretStr(unquote(password)), None)
 
 
 def _split(value: Any) -> list[tuple[str, str | None]]:

@@ -316,6 +316,6 @@ def pull_status(status: Status, stream: str) -> PullEnd:
     return PullEnd(outcome, undelivered, unused_bytes, description.startswith("message size exceeds"))
 
 
-def no_reply(context: str, seconds: float) -> RequestTimeout:
-    """Return the error of a request that got no reply."""
-    return RequestTimeout(f"cannot {context}: no reply within {seconds:g} s (option requestTimeout)")
+def no_reply(context: str, seconds: float, advice: str = "") -> RequestTimeout:
+    """Return the error of a request that got no reply; `advice` may say in parentheses what sets the time."""
+    return RequestTimeout(f"cannot {context}: no reply within {seconds:g} s {advice}".rstrip())

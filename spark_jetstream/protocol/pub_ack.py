@@ -186,7 +186,7 @@ _FULL = "the stream is full and discards what is new: raise its limits or set di
 #: fails.
 _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10054: (Outcome.REFUSED, "raise the stream's max_msg_size"),
-    10060: (Outcome.REFUSED, "another stream than the one in option stream captures this subject"),
+    10060: (Outcome.REFUSED, ""),  # another stream than the expected one
     10070: (Outcome.REFUSED, ""),  # wrong last message id
     10071: (Outcome.LOOK, _WRONG_SEQUENCE),
     10077: (Outcome.RETRY, _FULL),  # the store says no: a full stream with discard=new, most of all
@@ -197,7 +197,7 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
     10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl"),
 }
-_ADVICE: Mapping[int, str] = {
+ADVICE: Mapping[int, str] = {
     **{err_code: advice for err_code, (_, advice) in _MEANING.items()},
     **dict.fromkeys((10002, 10023, 10028, 10047), "make room, or raise the limits of the server or the account"),
 }
@@ -221,7 +221,7 @@ def outcome(refusal: Refusal) -> Outcome:
     return Outcome.RETRY if kind is not None and issubclass(kind, (ServerBusy, InsufficientResources)) else Outcome.FAIL
 
 
-def reason(refusal: Refusal, advice: Mapping[int, str] = _ADVICE) -> str:
+def reason(refusal: Refusal, advice: Mapping[int, str] = ADVICE) -> str:
     """Return why the row is not stored: the server's text, and what to change (``advice``, by error code)."""
     if refusal.err_code == 0 and refusal.code == NO_STREAM:
         return "no stream captures this subject, or its stream has no leader (status 503)"

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from spark_jetstream.buckets.kv import WRONG_REVISION, Origin, last_revision
-from spark_jetstream.protocol.pub_ack import NO_STREAM, Refusal, StoredAcks, reason
+from spark_jetstream.protocol.pub_ack import ADVICE, NO_STREAM, Refusal, StoredAcks, reason
 from spark_jetstream.sink.kv import expected_revision
+
+_ADVICE = {**ADVICE, 10060: "another stream than the one in option stream captures this subject"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Target:
 
     def reason(self, refusal: Refusal, lines: bytes) -> str:
         """Return why the server refused a row with these header lines, and what to change."""
-        return reason(refusal) if self.noun == "row" else reason(refusal, {})  # the advice names columns
+        return reason(refusal, _ADVICE) if self.noun == "row" else reason(refusal, {})  # the advice names columns
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError, NoResponders, PermissionDenied, StreamNotFound
+from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
@@ -130,7 +131,7 @@ def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
     event = inbox.get(seconds)
     if not isinstance(event, Frames):
         connection.check()
-        raise jsapi.no_reply(context, seconds)
+        raise jsapi.no_reply(context, seconds, advice.REQUEST_TIMEOUT)
     return event
 
 

@@ -653,7 +653,7 @@ def test_what_cannot_be_taken_back_is_said(there: There, proxy: WireProxy, whole
     def away() -> None:
         proxy.refuse()
         proxy.cut()
-        poll(lambda: None if requests.connection._is_up else True, 10, lambda: TimeoutError("still up"))
+        poll(lambda: None if requests.connection._login.is_up else True, 10, lambda: TimeoutError("still up"))
 
     with pytest.raises(BackupError, match="a part of stream AWAY may be left, delete it before"):
         replace(there, requests=requests).restore(whole, "AWAY", progress=once(away, after=0.5))

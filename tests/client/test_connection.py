@@ -185,7 +185,7 @@ def test_its_own_thread_must_not_wait(server: NatsServer) -> None:
     async def work() -> None:
         connection.request(INFO, b"", context="look")
 
-    waiting = asyncio.run_coroutine_threadsafe(work(), connection._loop)
+    waiting = asyncio.run_coroutine_threadsafe(work(), connection._loop.loop)
     with pytest.raises(RuntimeError, match="own thread"):
         waiting.result(60)
 
@@ -416,7 +416,7 @@ def test_a_server_that_was_restarted_between_two_uses(server: NatsServer, how: s
 def test_waiting_for_a_server_that_does_not_come_back(server: NatsServer) -> None:
     connection = connect(options(server.url))
     server.stop()
-    wait_until(lambda: not connection._is_up, "the loss of the connection")
+    wait_until(lambda: not connection._login.is_up, "the loss of the connection")
     with pytest.raises(ConnectionFailed, match=r"lost and not made again within 0\.5 s: .*Connect call failed"):
         connect(options(server.url), patience=0.5)
 
@@ -492,7 +492,7 @@ def test_large_reads_over_tls(loaded: NatsServer, kind: str, tmp_path: Path) -> 
     files = {name: str(tmp_path / value) if value.endswith("pem") else value for name, value in given.items()}
     secure = options(loaded.url, **files, **LOGIN)
     check_rows(secure, part)
-    transport = connect(secure)._client._transport
+    transport = connect(secure)._login.client.wire
     assert isinstance(transport, nats_py.BulkTransport)
     assert transport._io_writer is not None
     assert isinstance(transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
@@ -552,9 +552,11 @@ PARTS = [f"{owner}.{name}" for owner, names in nats_py.PARTS.items() for name in
 
 def test_private_names_of_the_client_library_stand_in_one_place() -> None:
     of_library = r"(?:_client|client|subscription|message)\.(_\w+)"
-    assert not re.findall(of_library, Path(str(connection_module.__file__)).read_text())
-    used = set(re.findall(of_library, Path(str(nats_py.__file__)).read_text()))
-    assert {"_ps", "_transport", "_id"} < used <= {part.split(".")[1] for part in PARTS}
+    module = Path(str(nats_py.__file__))
+    others = [path for path in module.parent.glob("*.py") if path != module]
+    assert [path.name for path in others if re.search(of_library, path.read_text())] == []
+    used = set(re.findall(of_library, module.read_text()))
+    assert {"_id", "_server_info"} < used <= {part.split(".")[1] for part in PARTS}
 
 
 @pytest.mark.parametrize("part", PARTS)

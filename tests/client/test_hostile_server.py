@@ -23,7 +23,7 @@ from nats.aio.client import ServerVersion
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client import inbox as inbox_module
 from spark_jetstream.client import nats_py
-from spark_jetstream.client.inbox import Inbox, Link
+from spark_jetstream.client.inbox import Inbox, Inboxes
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import (
     LONGEST_TEXT,
@@ -448,7 +448,7 @@ def test_a_sparse_stream_is_planned_and_read_by_what_it_holds(server: FakeJetStr
 # One inbox
 
 
-NO_CONNECTION = cast(Link, SimpleNamespace(reconnects=0))
+NO_CONNECTION = cast(Inboxes, SimpleNamespace(login=SimpleNamespace(reconnects=0)))
 """What an inbox needs of a connection that nothing is sent over."""
 
 

@@ -25,7 +25,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig
-from spark_jetstream.client import connection as connection_module
+from spark_jetstream.client import login
 from spark_jetstream.client.nats_py import Greeting, NotNats
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
@@ -313,7 +313,7 @@ def test_a_login_that_is_withdrawn_or_renewed(
     use: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog
 ) -> None:
     """It is no outage, which would last as long as retryTimeout."""
-    monkeypatch.setattr(connection_module, "_REFUSED_FOR", 0.3)
+    monkeypatch.setattr(login, "_REFUSED_FOR", 0.3)
     caplog.set_level(logging.DEBUG)
     with ExitStack() as leaving:
         running = Running(change.way, tmp_path, leaving)
@@ -339,7 +339,7 @@ def test_a_login_that_is_withdrawn_or_renewed(
 
 
 def test_a_server_that_refuses_for_a_moment_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "_REFUSED_FOR", 600.0)
+    monkeypatch.setattr(login, "_REFUSED_FOR", 600.0)
     with ExitStack() as leaving:
         running = Running("password", tmp_path, leaving)
         first = connect(running.where)

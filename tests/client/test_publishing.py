@@ -240,7 +240,7 @@ def test_each_frame_is_sent_at_most_once_and_never_after_the_cut(
             inbox.send(frames(inbox, number, number + 1))
             number += 1
             # One turn of the loop that makes the connection, which these would keep from running.
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), connection._loop).result(SECONDS)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), connection._loop.loop).result(SECONDS)
         inbox.send(frames(inbox, number, number + 1))
         error(inbox, ConnectionFailed)
         inbox.resume(SECONDS)

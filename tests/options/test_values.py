@@ -23,7 +23,7 @@ from spark_jetstream.options.names import (
     PublishSubject,
     Subject,
 )
-from spark_jetstream.options.servers import Login, Servers
+from spark_jetstream.options.servers import Servers, UserInfo
 from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
 from spark_jetstream.protocol.subjects import subject_fault, subjects_overlap
 from spark_jetstream.protocol.units import Bytes, duration_seconds
@@ -187,8 +187,8 @@ def test_what_is_refused(kind: Kind, message: str, value: object) -> None:
 
 
 def test_user_info_is_decoded() -> None:
-    assert Servers().login("servers", "nats://b%40b:p%2Cw%25@a,c") == Login("b@b", SecretStr("p,w%"), None)
-    assert Servers().login("servers", "nats://s3cr%2Ft@a") == Login(None, None, SecretStr("s3cr/t"))
+    assert Servers().login("servers", "nats://b%40b:p%2Cw%25@a,c") == UserInfo("b@b", SecretStr("p,w%"), None)
+    assert Servers().login("servers", "nats://s3cr%2Ft@a") == UserInfo(None, None, SecretStr("s3cr/t"))
     assert Servers().login("servers", "nats://a") is None
     for servers, problem in (
         ("nats://u:p@a,nats://v:p@b", "different credentials in different URLs"),

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from spark_jetstream.errors import API_ERRORS
 from spark_jetstream.protocol import pub_ack
-from spark_jetstream.protocol.pub_ack import Outcome, Refusal, outcome, reason
+from spark_jetstream.protocol.pub_ack import Outcome, Refusal, outcome
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import RefusedRow
+from spark_jetstream.sink.target import Target
 from tests.support.sinking import batch, read, read_rows
 
 INBOX = "_INBOX.abcdef.7"
@@ -53,9 +54,10 @@ def test_each_refusal_means_one_thing_and_says_what_to_change(
 ) -> None:
     refusal = Refusal(1, code, err_code, words)
     assert outcome(refusal) is meaning
-    assert said in reason(refusal)
+    text = Target().reason(refusal, b"")
+    assert said in text
     if err_code:
-        assert reason(refusal).startswith(f"{words} (error {err_code})")
+        assert text.startswith(f"{words} (error {err_code})")
 
 
 @given(st.integers(0, 999), st.integers(1, 99_999).filter(lambda code: code not in {*API_ERRORS, *pub_ack._MEANING}))

@@ -137,8 +137,9 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
 def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None:
     connection = connect(options(server.url))
 
-    assert isinstance(connection._transport, BulkTransport)
-    paced = connection._transport.paced
+    wire = connection._login.client.wire
+    assert isinstance(wire, BulkTransport)
+    paced = wire.paced
     with connection.inbox(whole=True):
         assert not paced()
         with connection.inbox(replies=True):

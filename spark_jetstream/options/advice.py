@@ -1,0 +1,12 @@
+"""What errors of a connection say about options. `client` and `streams` take these words, and name no option. Pure."""
+
+from __future__ import annotations
+
+SERVERS = "(option servers)"
+API = "are the options domain and apiPrefix right?"
+INBOX_PREFIX = "(option inboxPrefix)"
+REQUEST_TIMEOUT = "(option requestTimeout)"
+RETRY_TIMEOUT = "(option retryTimeout)"
+AUTHORITY = "(options tlsCaFile, tlsHostname)"
+CLIENT_CERTIFICATE = "(options tlsCertFile and tlsKeyFile)"
+TLS_FIRST = "option tlsHandshakeFirst"
