@@ -227,70 +227,39 @@ SPARK_KEYS: Mapping[str, str] = {
 _SPARK_PREFIX = "option."
 
 
-#: Options of other connectors for Spark, without the prefix of `_FOREIGN_PREFIX`, and those that do the same here.
+#: Options here, and what other connectors for Spark call those that do the same, without the prefix of
+#: `_FOREIGN_PREFIX`: Kafka (KafkaSourceProvider), Event Hubs, Kinesis, and nats-spark-connector with its folders V2 and
+#: load_balanced.
 _FOREIGN: Mapping[str, str] = {
-    # Kafka (KafkaSourceProvider)
-    "assign": "stream subjects",
-    "bootstrap.servers": "servers",
-    "endingOffsetsByTimestamp": "endingTimestamp",
-    "fetchOffset.numRetries": "retryTimeout",
-    "fetchOffset.retryIntervalMs": "retryTimeout",
-    "group.id": "durable",
-    "groupIdPrefix": "durable",
-    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
-    "maxRecordsPerPartition": "maxMessagesPerPartition",
-    "minOffsetsPerTrigger": "minMessagesPerTrigger",
-    "pollTimeoutMs": "fetchTimeout",
-    "sasl.jaas.config": "user password",
-    "security.protocol": "servers",
-    "ssl.keystore.location": "tlsCertFile tlsKeyFile",
-    "ssl.truststore.location": "tlsCaFile",
-    "startingOffsetsByTimestamp": "startingTimestamp",
-    "subscribe": "stream subjects",
-    "subscribePattern": "subjects",
-    "topic": "stream subject",
-    # Event Hubs
-    "connectionString": "servers",
-    "consumerGroup": "durable",
-    "endingPosition": "endingOffsets",
-    "maxEventsPerTrigger": "maxMessagesPerTrigger",
-    "operationTimeout": "requestTimeout",
-    "receiverTimeout": "fetchTimeout",
-    "startingPosition": "startingOffsets",
-    # Kinesis
-    "consumerName": "durable",
-    "endpointUrl": "servers",
-    "initialPosition": "startingOffsets",
-    "maxFetchRecordsPerShard": "maxMessagesPerPartition",
-    "maxRecordsPerFetch": "fetchBatch",
-    "streamName": "stream",
-    # nats-spark-connector (its folders V2 and load_balanced)
-    "connection.timeout": "connectTimeout",
-    "connection.user.name": "user",
-    "connection.user.password": "password",
-    "credential.file": "credentialsFile",
-    "durable.name": "durable",
-    "host": "servers",
-    "js.api-prefix": "apiPrefix",
-    "js.define-stream": "ensureStream",
-    "key-store.path": "tlsCertFile tlsKeyFile",
-    "msg.fetch.batch.size": "fetchBatch",
-    "msg.receive.wait.millis": "fetchTimeout",
-    "num.listeners": "minPartitions",
-    "port": "servers",
-    "pull.batch.size": "fetchBatch",
-    "pull.consumer.create": "durable",
-    "pull.consumer.max.batch": "fetchBatch",
-    "pull.subscription.durable.name": "durable",
-    "pull.subscription.stream.name": "stream",
-    "pull.wait.time": "fetchTimeout",
-    "reconnect.wait.secs": "retryTimeout",
-    "storage.replicas": "ensureStream",
-    "storage.type": "ensureStream",
-    "stream.name": "stream",
-    "stream.subject": "subject",
-    "stream.subjects": "subjects",
-    "trust-store.path": "tlsCaFile",
+    "apiPrefix": "js.api-prefix",
+    "connectTimeout": "connection.timeout",
+    "credentialsFile": "credential.file",
+    "durable": "consumerGroup consumerName durable.name group.id groupIdPrefix pull.consumer.create "
+    "pull.subscription.durable.name",
+    "endingOffsets": "endingPosition",
+    "endingTimestamp": "endingOffsetsByTimestamp",
+    "ensureStream": "js.define-stream storage.replicas storage.type",
+    "fetchBatch": "maxRecordsPerFetch msg.fetch.batch.size pull.batch.size pull.consumer.max.batch",
+    "fetchTimeout": "msg.receive.wait.millis pollTimeoutMs pull.wait.time receiverTimeout",
+    "maxMessagesPerPartition": "maxFetchRecordsPerShard maxRecordsPerPartition",
+    "maxMessagesPerTrigger": "maxEventsPerTrigger maxOffsetsPerTrigger",
+    "minMessagesPerTrigger": "minOffsetsPerTrigger",
+    "minPartitions": "num.listeners",
+    "password": "connection.user.password",
+    "requestTimeout": "operationTimeout",
+    "retryTimeout": "fetchOffset.numRetries fetchOffset.retryIntervalMs reconnect.wait.secs",
+    "servers": "bootstrap.servers connectionString endpointUrl host port security.protocol",
+    "startingOffsets": "initialPosition startingPosition",
+    "startingTimestamp": "startingOffsetsByTimestamp",
+    "stream": "pull.subscription.stream.name stream.name streamName",
+    "stream subject": "topic",
+    "stream subjects": "assign subscribe",
+    "subject": "stream.subject",
+    "subjects": "stream.subjects subscribePattern",
+    "tlsCaFile": "ssl.truststore.location trust-store.path",
+    "tlsCertFile tlsKeyFile": "key-store.path ssl.keystore.location",
+    "user": "connection.user.name",
+    "user password": "sasl.jaas.config",
 }
 _FOREIGN_PREFIX = re.compile(r"(?i)(kafka(consumer)?|eventhubs|kinesis(\.executor)?|nats(\.(source|sink))?)\.")
 
@@ -299,9 +268,10 @@ def _unknown(key: str, valid: Collection[str]) -> tuple[str, str]:
     """Return how an option is written, and the end of the sentence with the ``valid`` ones for it."""
     prefix = _FOREIGN_PREFIX.match(key)
     rest = key[prefix.end() :] if prefix else key
-    for name, ours in _FOREIGN.items():
+    for ours, theirs in _FOREIGN.items():
+        name = next((name for name in theirs.split() if name.lower() == rest.lower()), None)
         meant = [option for option in ours.split() if option in valid]
-        if name.lower() == rest.lower() and meant:
+        if name is not None and meant:
             return key[: len(key) - len(rest)] + name, f"; did you mean {' and '.join(meant)}"
     # The name of another connector's option is no typing error.
     return key, "" if prefix else did_you_mean(key, valid, 0.0)

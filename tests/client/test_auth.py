@@ -88,25 +88,6 @@ def private_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, {}),
-        ({"inboxPrefix": "_INBOX_me"}, {"inbox_prefix": "_INBOX_me"}),
-        ({"user": "me", "password": "x"}, {"user": "me", "password": "x"}),
-        ({"servers": "nats://me:p%40@a"}, {"user": "me", "password": "p@"}),
-        ({"token": "t"}, {"token": "t"}),
-        ({"servers": "nats://t@a"}, {"token": "t"}),
-        (
-            {"servers": "tls://a", "tlsHostname": "nats.example", "tlsHandshakeFirst": "true"},
-            {"tls_hostname": "nats.example", "tls_handshake_first": True},
-        ),
-    ],
-)
-def test_what_needs_no_file(options: dict[str, str], expected: dict[str, object]) -> None:
-    assert arguments(**options) == {"inbox_prefix": "_INBOX", **expected}
-
-
 def read_by_nats(credentials: object) -> tuple[str, str]:
     """What nats-py makes of the argument ``user_credentials``."""
     client = Client()
@@ -212,15 +193,6 @@ def test_files_sent_with_the_job_are_found_by_their_base_name(tmp_path: Path) ->
     for given in ("/home/me/me.creds", sent):
         assert read_by_nats(arguments(resolve, credentialsFile=given)["user_credentials"]) == (JWT, USER_SEED)
         assert asked == ["me.creds"]
-
-
-def test_an_authority_of_ones_own_is_the_only_one(tmp_path: Path, pems: dict[str, str]) -> None:
-    for options in ({"tlsCaPem": pems["ca"]}, {"tlsCaFile": put(tmp_path / "ca.pem", pems["ca"])}):
-        context = arguments(**options)["tls"]
-        assert isinstance(context, ssl.SSLContext)
-        assert len(context.get_ca_certs()) == 1
-        assert context.verify_mode is ssl.CERT_REQUIRED
-        assert context.check_hostname
 
 
 #: What may stand around the blocks of a PEM file.

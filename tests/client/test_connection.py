@@ -211,10 +211,6 @@ def test_closed_ports_are_final_only_where_no_server_is_starting(server: NatsSer
             connect(one, starting=False)
 
 
-def test_the_one_of_several_servers_that_is_there(server: NatsServer) -> None:
-    account(f"{NOWHERE},{server.url},nats://127.0.0.1:2")
-
-
 def test_another_server_is_found_while_the_first_is_silent(server: NatsServer) -> None:
     with WireProxy(server.url) as silent, WireProxy(server.url) as other:
         silent_only = options(silent.url, requestTimeout="1s", connectTimeout="1s")

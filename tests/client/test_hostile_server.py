@@ -479,20 +479,15 @@ def test_an_inbox_that_is_read_takes_any_number() -> None:
         assert (inbox.get(0), inbox.get(0)) != (None, None)
 
 
-@pytest.mark.full
-def test_statuses_take_memory_too() -> None:
+@pytest.mark.parametrize(
+    ("headers", "size"),
+    [pytest.param({}, 1000, marks=pytest.mark.full), ({"A": "x" * (1 << 20)}, 1 << 20)],
+    ids=["none", "long"],
+)
+def test_statuses_take_memory_too(headers: dict[str, str], size: int) -> None:
     inbox = Inbox(NO_CONNECTION, "_INBOX.a")
-    for _ in range(inbox_module.MOST_WAITING // 1000 + 1):
-        inbox.put(Status(1, b"", 100, "Idle", {}))
-    with pytest.raises(ProtocolError, match="nobody has asked for"):
-        list(iter(lambda: inbox.get(0), None))
-
-
-def test_headers_of_statuses_take_memory_too() -> None:
-    inbox = Inbox(NO_CONNECTION, "_INBOX.a")
-    long = Status(1, b"", 100, "Idle", {"A": "x" * (1 << 20)})
-    for _ in range(inbox_module.MOST_WAITING // (1 << 20) + 1):
-        inbox.put(long)
+    for _ in range(inbox_module.MOST_WAITING // size + 1):
+        inbox.put(Status(1, b"", 100, "Idle", headers))
     with pytest.raises(ProtocolError, match="nobody has asked for"):
         list(iter(lambda: inbox.get(0), None))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import queue
@@ -148,14 +147,6 @@ def test_a_wrong_login(way: str, case: Case, realm: Realm, ports: Callable[[Kind
     gc.collect()
     assert "Unclosed" not in caplog.text  # what aiohttp says of a session that is dropped
     check_secrets(realm, caplog.text, *texts)
-
-
-def test_a_context_of_the_command_line_tool(realm: Realm, ports: Callable[[Kind], Ports], tmp_path: Path) -> None:
-    given = realm.options("mutual TLS", {}, ports(WAYS["mutual TLS"].server))
-    names = {"servers": "url", "tlsCaFile": "ca", "tlsCertFile": "cert", "tlsKeyFile": "key"}
-    file = tmp_path / "work.json"
-    file.write_text(json.dumps({names.get(option, option): value for option, value in given.items()}))
-    assert [row.sequence for row in reading({"stream": "S", "context": str(file)})] == [1]
 
 
 @pytest.mark.full

@@ -216,14 +216,6 @@ def test_the_connection_comes_along(tmp_path: Path) -> None:
     assert options.connection.token == SecretStr(SECRET)
 
 
-def test_what_a_sink_may_be_given_and_what_may_stand_together() -> None:
-    assert sink(maxInFlight="1", ackTimeout="100ms", maxRetries="1000").max_in_flight == 1
-    assert sink(maxInFlight="100000", ackTimeout="10 minutes").ack_timeout == 600.0
-    assert sink(deadLetterSubject="refused").dead_letter_subject == "refused"
-    assert sink(BATCH, writeId="x" * 100, delivery="exactly-once").write_id == "x" * 100
-    assert sink(BATCH, delivery="at-least-once").write_id is None
-
-
 NONE = {"stream": None}
 
 

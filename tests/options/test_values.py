@@ -237,15 +237,6 @@ def test_positions_come_back_from_json(positions: dict[str, int]) -> None:
     assert dict(BOTH.parse("startingOffsets", json.dumps(positions))) == positions
 
 
-@given(st.text(max_size=40))
-def test_any_text_is_a_value_or_an_option_error(text: str) -> None:
-    for kind in {row[0] for row in GOOD} | {row[0] for row in BAD}:
-        try:
-            kind.parse("theOption", text)
-        except OptionError as error:
-            assert error.option == "theOption"  # noqa: PT017 - both outcomes are allowed
-
-
 def matches(subject: tuple[str, ...], tokens: list[str]) -> bool:
     for index, token in enumerate(tokens):
         if token == ">":

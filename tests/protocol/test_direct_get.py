@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import ProtocolError
@@ -277,44 +276,6 @@ def test_any_message_stored_comes_out_wherever_it_is_cut(messages: list[Message]
     found = answers(data.draw(wire.cut(b"".join(message.wire for message in messages) + EOB)))
     assert rows(found) == [*(message.row for message in messages), END]
     assert headers(found) == [row for message in messages for row in headers(answers([message.wire]))]
-
-
-@given(st.integers(-(2**62), 2**63 - 1), st.integers(0, 9))
-def test_times_are_exact_to_the_nanosecond(nanoseconds: int, digits: int) -> None:
-    rounded = nanoseconds - nanoseconds % 10 ** (9 - digits)
-    [found] = answers([replace(PLAIN, timestamp=rounded).wire])
-    assert isinstance(found, DirectBatch)
-    assert found.timestamps().tolist() == [rounded]
-
-
-def read(data: bytes) -> tuple[list[object], list[dict[str, list[str]] | None]] | None:
-    """The messages and endings of some answers, and the headers of the messages; None for a `ProtocolError`."""
-    try:
-        found = answers([data])
-        return rows(found), headers(found)
-    except ProtocolError:
-        return None
-
-
-HEAD = st.lists(LINE | st.binary(max_size=40), max_size=12).map(b"".join) | MESSAGE.map(lambda message: message.head)
-
-
-@settings(max_examples=300)
-@given(st.lists(st.tuples(HEAD, st.binary(max_size=8)), max_size=6))
-def test_any_answers_give_together_what_each_gives_alone(sent: list[tuple[bytes, bytes]]) -> None:
-    frames = [frame(head, payload, number) for number, (head, payload) in enumerate(sent)]
-    alone = [read(data) for data in frames]
-    expected = [[item for one in alone if one for item in one[part]] for part in (0, 1)]
-    assert read(b"".join(frames)) == (None if None in alone else tuple(expected))
-
-
-@given(st.binary(max_size=300), st.integers(0, 300), st.integers(0, 8))
-def test_any_change_gives_columns_or_a_protocol_error(noise: bytes, at: int, length: int) -> None:
-    head = PLAIN.head
-    with suppress(ProtocolError):
-        found = answers([PLAIN.wire + frame(head[:at] + noise[:length] + head[at + length :])])
-        rows(found)
-        headers(found)
 
 
 # Put together

@@ -283,16 +283,3 @@ def test_damaged_answers_say_what_json_says_or_nothing(
                 read_answers([frame(2, payload)], reader)
         else:
             assert read_answers([frame(2, payload)], reader) == expected_of([(2, (b"", payload))])
-
-
-@given(st.lists(st.tuples(st.binary(max_size=30) | ACK.map(lambda ack: ack[1]), st.booleans()), max_size=6))
-def test_any_bytes_give_answers_or_a_protocol_error(pieces: list[tuple[bytes, bool]]) -> None:
-    data = b"".join(
-        frame(number, payload, b"NATS/1.0 503\r\n" if block else b"") for number, (payload, block) in enumerate(pieces)
-    )
-    try:
-        stored, refused = read_answers([data])
-    except ProtocolError:
-        assert any(by_json(payload) is None for payload, _ in pieces)
-        return
-    assert len(stored) + len(refused) == len(pieces)

@@ -15,12 +15,6 @@ SECOND = 1_000_000_000
 INT64 = st.integers(0, 2**63 - 1)
 
 
-@pytest.mark.parametrize("kind", [Nanoseconds, Bytes])
-@given(number=INT64)
-def test_a_duration_or_size_prints_as_what_it_is_read_from(kind: type[Nanoseconds | Bytes], number: int) -> None:
-    assert kind.of(str(kind(number))) == number
-
-
 @given(st.timedeltas(dt.timedelta(0), dt.timedelta(days=36500)))
 def test_a_timedelta_is_taken_exactly(delta: dt.timedelta) -> None:
     assert Nanoseconds.of(delta).timedelta == delta

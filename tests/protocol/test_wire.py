@@ -178,12 +178,6 @@ def test_what_is_not_collected_passes_byte_for_byte_in_its_place(other: bytes) -
         assert scan(chunks) == Seen([PLAIN.row] * 5, other=other * 3)
 
 
-def test_two_collected_subscriptions_keep_their_order() -> None:
-    one, two = Message(b"a", b"1"), Message(b"b", b"2", sid=OTHER)
-    runs = frames_in([one.wire + two.wire + two.wire + one.wire], {DATA, OTHER})
-    assert [(run.sid, len(run)) for run in runs] == [(DATA, 1), (OTHER, 2), (DATA, 1)]
-
-
 def test_reset_forgets_a_half_received_message() -> None:
     scanner = Scanner()
     scanner.collect = {DATA}
@@ -340,15 +334,6 @@ def test_any_frames_cut_anywhere_give_what_the_library_reads(
     assert seen.other == b"".join(piece for piece in others if piece.split(b" ")[2:3] != [b"%d" % ACKS])
 
 
-@given(st.lists(st.binary(max_size=60) | HOSTILE | MESSAGE.map(lambda message: message.wire[:-3]), max_size=8))
-def test_any_bytes_give_rows_or_a_protocol_error(chunks: list[bytes]) -> None:
-    try:
-        for message in scan(chunks).rows:
-            assert len(message) == 5
-    except ProtocolError:
-        return
-
-
 @given(st.lists(MESSAGE, min_size=1, max_size=20), st.integers(0, 5000))
 def test_walking_and_reading_in_bulk_agree(messages: list[Message], pad: int) -> None:
     data = b"".join(message.wire for message in messages) + b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 9999\r\n" + b"x" * pad
@@ -399,13 +384,6 @@ def test_acknowledgements_come_as_one_run_that_can_be_cut() -> None:
     assert answers(some) == answers(frames)[100:103]
 
 
-def test_a_status_of_another_subscription_stays_one() -> None:
-    seen = scan_whole([ack(1, STORED) + STATUS + ack(2, STORED) + PLAIN.wire + STATUS])
-    assert [subject for subject, *_ in seen.answers] == [b"_INBOX.a.b.1", b"_INBOX.a.b.2"]
-    assert [(status.sid, status.subject, status.code) for status in seen.statuses] == [(DATA, b"_INBOX.a.b.4", 503)] * 2
-    assert seen.rows == [PLAIN.row]
-
-
 HEADER_CASES = {
     "one": ([b"A: 1"], {"A": ["1"]}),
     "no blank": ([b"A:1"], {"A": ["1"]}),
@@ -442,13 +420,3 @@ def test_headers_become_a_map_of_lists(lines: list[bytes], expected: dict[str, l
         assert found == [
             expected if each is message else {"Outer": ["1"]} if each is around else None for each in messages
         ]
-
-
-@given(st.lists(st.binary(max_size=30) | st.sampled_from([b"\r\n", b":", b"A: 1\r\n", b"NATS/1.0\r\n"]), max_size=8))
-def test_any_header_block_gives_a_map(parts: list[bytes]) -> None:
-    message = Message(b"a", b"x", b"".join(parts))
-    [frames] = frames_in([message.wire + PLAIN.wire], {DATA})
-    column = delivered(frames).headers()
-    column.validate(full=True)
-    assert len(column) == 2
-    assert column[1].as_py() is None
