@@ -23,7 +23,9 @@ _OPTIONS_HEAD = """\
 
 Made by `python -m tests.docs.references options > docs/options.md`; do not edit.
 
-Names match in any case. An option that does not exist, or has no meaning where it is used, is an error.
+All options of `format("jetstream")`. [reading.md](reading.md) and [writing.md](writing.md) show them at work, and the
+[glossary](glossary.md) explains words of NATS. Names match in any case. An option that does not exist, or has no
+meaning where it is used, is an error.
 """
 
 _NOTES = """\
@@ -40,24 +42,24 @@ _NOTES = """\
 
 ## Authentication
 
-One kind at a time. User info in a server URL (`nats://user:password@host`, or `nats://token@host`) is a
-kind too; it is percent-decoded and used for all servers. Options whose names end in `Secret`, `password` and
-`token` are never shown: not in logs, errors, `repr`, progress or checkpoints. A secret may end up in the wrong
-option by mistake. Therefore errors name the option, and the element of a list, and do not repeat the value: only
-numbers, times, and what is a valid name, subject or host are repeated. Paths, user names and other texts are
-shown nowhere, unless they name a file or a context that exists.
+Give one kind at a time. User info in a server URL (`nats://user:password@host`, or `nats://token@host`) is a kind
+too; the connector percent-decodes it and uses it for all servers. Options whose names end in `Secret`, `password` and
+`token` are never shown: not in logs, errors, `repr`, progress or checkpoints. A secret may end up in the wrong option
+by mistake. Therefore errors name the option, and the element of a list, and do not repeat the value: only numbers,
+times, and what is a valid name, subject or host are repeated. Paths, user names and other texts are shown nowhere,
+unless they name a file or a context that exists.
 
 Files may be local on every node, or sent along with `--files` or `spark.addArtifacts`.
 
 ## Contexts
 
-`context` is read on the driver when the source or sink is made; the executors need neither its file nor the
-environment variables that it refers to. An option beside it wins over the same setting of the context. Any
-option for authentication replaces all authentication of the context; `domain` and `apiPrefix` replace each
-other, and so do `tlsCaFile` and `tlsCaPem`, and the options of the client's certificate and key. The context
-that `nats context select` chose is not used by itself. A context that sets `socks_proxy`, `nsc` or
-`windows_*`, or a token beside another kind of authentication, is refused; so are `op://` and `nsc://` in its
-secret fields.
+A context is a file in which the `nats` command keeps servers and credentials. The driver reads it when it makes the
+source or sink; the executors need neither the file nor the environment variables that it refers to. An option beside
+`context` wins over the same setting of the context. Any option for authentication replaces all authentication of the
+context. `domain` and `apiPrefix` replace each other, and so do `tlsCaFile` and `tlsCaPem`, and the options of the
+client's certificate and key. The connector does not use what `nats context select` chose. A context that sets
+`socks_proxy`, `nsc` or `windows_*`, or a token beside another kind of authentication, is refused; so are `op://` and
+`nsc://` in its secret fields.
 """
 _COMMANDS_HEAD = """\
 # Commands
@@ -94,14 +96,12 @@ _CONFIGURATIONS = {
 def options_markdown() -> str:
     """Return the reference of all options, docs/options.md."""
     lines = [_OPTIONS_HEAD.rstrip()]
-    for title, specs, doing in (
-        ("Connection", ConnectionOptions.specs, ""),
-        ("Source", SourceOptions.specs, "reading"),
-        ("Sink", SinkOptions.specs, "writing"),
-    ):
-        lines += ["", f"## {title}", "", "| option | meaning | value | default |", "|---|---|---|---|"]
-        for spec in specs:
-            only = f"; only when {doing} a {spec.only}" if spec.only else ""
+    places = {"stream": "in a streaming query", "batch": "in a batch"}
+    for model in (ConnectionOptions, SourceOptions, SinkOptions):
+        title = f"## {model.side.capitalize()}"
+        lines += ["", title, "", "| option | meaning | value | default |", "|---|---|---|---|"]
+        for spec in model.specs:
+            only = f"; only {places[spec.only]}" if spec.only else ""
             default = f"`{spec.default}`" if spec.default else ""
             value = spec.kind.expects.partition(" such as")[0]
             lines.append(f"| `{spec.name}` | {spec.doc}{only} | {value} | {default} |")
