@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
-from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -26,7 +25,6 @@ from spark_jetstream.options.names import (
 from spark_jetstream.options.servers import Servers, UserInfo
 from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
 from spark_jetstream.protocol.subjects import subject_fault, subjects_overlap
-from spark_jetstream.protocol.units import Bytes, duration_seconds
 
 DURATION = Seconds("0s", "3650d")
 SIZE = Size(0, 1 << 50)
@@ -196,21 +194,6 @@ def test_user_info_is_decoded() -> None:
     ):
         with pytest.raises(OptionError, match=problem):
             Servers().login("servers", servers)
-
-
-UNITS = {"ms": "0.001", "s": "1", "m": "60", "h": "3600", "d": "86400", " seconds": "1", " min": "60"}
-
-
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(sorted(UNITS))), min_size=1, max_size=4))
-def test_durations_add_up(parts: list[tuple[int, str]]) -> None:
-    text = " ".join(f"{number}{unit}" for number, unit in parts)
-    assert duration_seconds(text) == sum((number * Fraction(UNITS[unit]) for number, unit in parts), Fraction(0))
-
-
-@given(st.integers(0, 2**30), st.sampled_from(["", "k", "m", "g"]), st.sampled_from(["", "b", "ib", "B", "iB"]))
-def test_sizes_are_powers_of_1024(number: int, unit: str, suffix: str) -> None:
-    text = f"{number}{unit}{suffix if unit else ''}"
-    assert Bytes.of(text) == number * 1024 ** ["", "k", "m", "g"].index(unit)
 
 
 @given(

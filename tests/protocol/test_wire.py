@@ -334,23 +334,6 @@ def test_any_frames_cut_anywhere_give_what_the_library_reads(
     assert seen.other == b"".join(piece for piece in others if piece.split(b" ")[2:3] != [b"%d" % ACKS])
 
 
-@given(st.lists(MESSAGE, min_size=1, max_size=20), st.integers(0, 5000))
-def test_walking_and_reading_in_bulk_agree(messages: list[Message], pad: int) -> None:
-    data = b"".join(message.wire for message in messages) + b"MSG a 7 $JS.ACK.S.c.1.1.1.1.0 9999\r\n" + b"x" * pad
-    in_bulk, walked = wire._scan_in_bulk(data), wire._scan_by_walk(data)
-
-    def plain(result: tuple[list[bytes | wire._FrameRun], int]) -> list[object]:
-        flat: list[object] = [result[1]]
-        for piece in result[0]:
-            if isinstance(piece, bytes):
-                flat.append(piece)
-            else:
-                flat += zip(piece.begin.tolist(), piece.feed.tolist(), piece.size.tolist(), strict=True)
-        return flat
-
-    assert plain(in_bulk) == plain(walked)
-
-
 # Subscriptions without statuses
 
 
