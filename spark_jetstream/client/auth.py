@@ -120,7 +120,7 @@ class _Files:
         elif not blocks:
             problem = f"holds no {label.lower()} in PEM form"
         else:
-            # OpenSSL does not find a block behind a byte order mark.
+            # OpenSSL does not find a block after a byte order mark.
             path = None if given.content.startswith(_MARK) else given.path
             return _Given(given.option, content, path)
         raise OptionError(f"option {given.option} {problem}", option=given.option)

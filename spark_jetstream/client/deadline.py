@@ -44,7 +44,7 @@ class Backoff:
 
     def reset(self) -> None:
         """Begin again with the shortest pause."""
-        self._next = 0.0 if self._at_once else self._first
+        self._next = 0.0 if self._at_once else self._first  # seconds of the next pause
 
     def seconds(self) -> float:
         """Return the length of the next pause; each call counts as one attempt."""
@@ -67,8 +67,8 @@ class Outage:
     def __init__(self, patience: float, backoff: Backoff) -> None:
         self._patience = patience
         self._backoff = backoff
-        self._deadline: Deadline | None = None
-        self._attempt = Deadline(patience)
+        self._deadline: Deadline | None = None  # the end of the outage, from its first failure to the next success
+        self._attempt = Deadline(patience)  # what the deadline will be if this attempt finds no connection
 
     def begin(self) -> Deadline:
         """Begin an attempt and return the time that it may wait for a connection."""

@@ -1,6 +1,6 @@
 """Replacements for parts of nats-py. The only module that relies on its private attributes and error texts.
 
-docs/architecture.md says why ("Why nats-py's parser is replaced").
+docs/architecture.md says why ("Why nats-py's parser is replaced"). A workaround names the test that tries it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class LastingClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         if self.is_reconnecting:
-            login = self.read_login()  # nats-py counts an error as a failed attempt
+            # nats-py counts an error as a failed attempt: test_a_login_that_is_withdrawn_or_renewed
+            login = self.read_login()
             self._user_credentials, self._nkeys_seed_str = login.get("user_credentials"), login.get("nkeys_seed_str")
             if self._user_credentials or self._nkeys_seed_str:
                 self._setup_nkeys_connect()
@@ -120,7 +121,7 @@ class LastingClient(Client):
             return
         error = nats.errors.Error(f"nats: {err_msg}")
         await self._error_cb(error)
-        await self._process_op_err(error)
+        await self._process_op_err(error)  # test_a_login_that_is_withdrawn_or_renewed
 
 
 def _require(owner: str, value: object) -> None:
@@ -194,7 +195,7 @@ class Greeting:
 
     def __init__(self, check: InfoCheck) -> None:
         self._check = check
-        self.greeted = False
+        self.greeted = False  # INFO was read; PONG or -ERR follows
 
     def check(self, line: bytes, *, plain: bool = False) -> bytes:
         """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
@@ -254,7 +255,7 @@ class BulkTransport(TcpTransport):
         self._requires_tls = requires_tls
         self._check = check
         self.paced = paced
-        self._last_read = 0.0
+        self._last_read = 0.0  # when, on the monotonic clock: for the pace
 
     def __bool__(self) -> bool:
         return True  # or nats-py takes it for one that is missing, before it is connected
@@ -268,7 +269,7 @@ class BulkTransport(TcpTransport):
         transport, _ = await asyncio.wait_for(connecting, connect_timeout)
         if hasattr(transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
             transport.max_size = _READ_SIZE
-        self._secured = False
+        self._secured = False  # set by `connect_tls`: what TLS protects may be sent
         self._greeting = Greeting(self._check)
         self._bare_io_reader = self._io_reader = reader
         self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
@@ -317,7 +318,8 @@ class BulkTransport(TcpTransport):
 
     async def drain(self) -> None:
         """Wait until the buffer has room."""
-        # Reading notices a lost connection too. Raised here it would stop nats-py in the middle of closing.
+        # Reading notices a lost connection too. Raised here it would stop nats-py in the middle of closing:
+        # test_a_wire_that_went_dead.
         with contextlib.suppress(ConnectionError):
             await super().drain()  # type: ignore[no-untyped-call]
 
@@ -326,7 +328,10 @@ class BulkTransport(TcpTransport):
         return self._io_reader is None or bool(self._io_reader.at_eof())
 
     async def wait_closed(self) -> None:
-        """Wait until the buffer is sent, at most four seconds: a peer that reads nothing must not block the client."""
+        """Wait until the buffer is sent, at most four seconds: a peer that reads nothing must not block the client.
+
+        For that, test_closing_does_not_wait_for_a_peer_that_takes_nothing.
+        """
         closing = asyncio.ensure_future(super().wait_closed())  # type: ignore[no-untyped-call]
         # asyncio complains on standard error about a task whose exception was not retrieved.
         closing.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -385,7 +390,7 @@ class CheckedWebSocket(WebSocketTransport):
         self._rest = b""
 
     def close(self) -> None:
-        """Close the WebSocket with its session, of which nats-py forgets that of a refused login."""
+        """Close the WebSocket and its session. nats-py forgets that of a refused login: test_a_wrong_login."""
 
         async def end(*opened: Any) -> None:
             for each in filter(None, opened):

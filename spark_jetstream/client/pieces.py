@@ -15,11 +15,11 @@ class PieceReader(asyncio.StreamReader):
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self._most = most
-        self._pieces: list[bytes] = []
-        self.held = 0
-        self._news = asyncio.Event()
-        self._over = False
-        self._failure: Exception | None = None
+        self._pieces: list[bytes] = []  # what has come and was not read
+        self.held = 0  # bytes of them; the source pauses while these are more than `most`
+        self._news = asyncio.Event()  # set by what comes, cleared before a read waits
+        self._over = False  # the peer has ended
+        self._failure: Exception | None = None  # why nothing more comes, raised once the pieces are read
         self._source: asyncio.ReadTransport | None = None
 
     def set_transport(self, transport: asyncio.BaseTransport) -> None:

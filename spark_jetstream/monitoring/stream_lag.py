@@ -17,8 +17,8 @@ _REPEATS_END = "PythonMicroBatchStream"
 class StreamLag:
     """How far a query was behind the end of one stream when it reported its progress.
 
-    ``next`` is the next sequence that the query reads, ``latest`` the sequence behind the last message of the stream,
-    with a subject filter behind the last message that matches.
+    ``next`` is the next sequence that the query reads, ``latest`` one past the last message of the stream, with a
+    subject filter one past the last message that matches.
 
     ``messages`` is the number of sequences from ``next`` up to ``latest``. It is 0 exactly when nothing is left to
     read. Otherwise it is an upper bound: it includes deleted messages, and those that a subject filter leaves out.

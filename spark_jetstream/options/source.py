@@ -40,7 +40,7 @@ class SourceOptions(SideOptions):
     ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for each of ``streams`` (or
     for the bucket) and sorted by name: the first sequence to read, and the first not to read. ``subjects`` is empty
     when nothing is filtered. Just one of ``streams``, ``bucket`` and ``object_bucket`` is set; `read_streams` are the
-    streams behind any of them.
+    streams of any of them.
     """
 
     side: ClassVar[Side] = "source"

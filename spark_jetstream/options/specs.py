@@ -223,7 +223,7 @@ SPARK_KEYS: Mapping[str, str] = {
     "comment": "`CREATE TABLE ... COMMENT`",
     "collation": "`CREATE TABLE ... DEFAULT COLLATION`",
 }
-#: CREATE TABLE hands each option over twice: as it is, and behind this prefix (TableCatalog.OPTION_PREFIX).
+#: CREATE TABLE hands each option over twice: as it is, and with this prefix (TableCatalog.OPTION_PREFIX).
 _SPARK_PREFIX = "option."
 
 

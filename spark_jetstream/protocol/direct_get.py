@@ -1,6 +1,6 @@
 r"""Turns replies to batched Direct Gets (ADR-31 "JetStream Direct Get") into Arrow columns, in bulk. Pure.
 
-The server sends each message as it is stored, with six lines behind its own header lines::
+The server sends each message as it is stored, with six lines after its own header lines::
 
     NATS/1.0\r\n<its own lines>
     Nats-Stream: S\r\n   Nats-Subject: a.0\r\n   Nats-Sequence: 4\r\n
@@ -11,8 +11,8 @@ Its own lines may have the same names, so only the last six count. The server cu
 header block, whatever they are, and appends the six lines: if the block does not end with an empty line, the first of
 the six continues the last line of the block, and two bytes of a block without any line end are lost.
 
-A status ends an answer: a first line with a code, few lines behind it, no payload. A message always has the six lines,
-and a publisher cannot write anything behind them, so no message is mistaken for a status.
+A status ends an answer: a first line with a code, few lines after it, no payload. A message always has the six lines,
+and a publisher cannot write anything after them, so no message is mistaken for a status.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LF, _CR = 10, 13
 class EndOfBatch:
     """The status that ends the answer to request `number`; what it does not say is None.
 
-    204: `last` is the sequence of the last message of the answer, `pending` how many more match behind it, and `up_to`
+    204: `last` is the sequence of the last message of the answer, `pending` how many more match after it, and `up_to`
     the last sequence that an answer about the last message of each subject takes into account.
     """
 
@@ -96,7 +96,7 @@ class DirectBatch:
         )
 
     def pending(self) -> int:
-        """How many messages matched behind the last of these, in the store that answered."""
+        """How many messages matched after the last of these, in the store that answered."""
         return int(_numbers(self._heads, self._line_ends[:, -1:], _PENDING)[0])
 
     def timestamps(self) -> IntArray:

@@ -58,8 +58,8 @@ class HashSet:
     """A growing set of 64-bit hashes: one flat table, open addressing, at most half full; 16 to 32 bytes for each."""
 
     def __init__(self) -> None:
-        self._table: Hashes = np.zeros(_FIRST_SLOTS, np.uint64)
-        self._count = 0
+        self._table: Hashes = np.zeros(_FIRST_SLOTS, np.uint64)  # 0 is a free slot; doubled before it is half full
+        self._count = 0  # hashes in the table
 
     def add(self, hashes: Hashes) -> BoolArray:
         """Add distinct hashes and return for each of them whether it was in the set before."""
@@ -120,7 +120,7 @@ class HashMap(HashSet):
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers: IntArray = np.zeros(_FIRST_SLOTS, np.int64)
+        self._numbers: IntArray = np.zeros(_FIRST_SLOTS, np.int64)  # of the hashes in the same slots of the table
 
     def get(self, hashes: Hashes) -> IntArray:
         """Return the number of each hash, 0 for one that has none."""

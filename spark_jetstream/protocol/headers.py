@@ -71,7 +71,7 @@ def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, I
 def _stripped(octets: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
     """Move both ends inwards over spaces and tabs."""
     begin, end = begin.copy(), end.copy()
-    last = len(octets) - 1  # a value without text may begin behind it
+    last = len(octets) - 1  # a value without text may begin after it
     steps = 0
     while steps < _USUAL and (blank := (begin < end) & _is_blank(octets[np.minimum(begin, last)])).any():
         begin += blank

@@ -76,7 +76,7 @@ class AckReader:
 
     def __init__(self, inbox: str) -> None:
         self._before = len(inbox) + 1
-        self._streams: list[tuple[bytes, str, str]] = []
+        self._streams: list[tuple[bytes, str, str]] = []  # how answers begin, stream, domain: learned from each first
 
     def read(self, frames: Frames) -> Answers:
         """Return the answers, in no particular order. Raises `ProtocolError` when one has none of the known forms."""

@@ -29,7 +29,7 @@ class InfoCheck:
     """Checks the INFO lines of all servers that one connection leads to."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._known: set[str] = set()  # URLs of other servers that were passed on, for as long as the connection lives
 
     def check(self, line: bytes, *, first: bool = False) -> bytes:
         """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers in all.

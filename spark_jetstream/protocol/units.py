@@ -93,7 +93,7 @@ def duration_seconds(text: str) -> Fraction | None:
 
 
 def minutes_or_months(value: object) -> str:
-    """What an error adds, behind the wrong value, for a duration with the unit ``M``; empty for any other."""
+    """What an error adds, after the wrong value, for a duration with the unit ``M``; empty for any other."""
     match = _CAPITAL_M.search(str(value))
     if match is None:
         return ""

@@ -145,9 +145,9 @@ class Scanner:
     def __init__(self) -> None:
         self.collect: set[int] = set()
         self.whole: set[int] = set()
-        self._tail = bytearray()
-        self._need = 1
-        self._mean = 0
+        self._tail = bytearray()  # of what was fed: a frame that is not complete
+        self._need = 1  # bytes that the tail must have before another look at it is of use
+        self._mean = 0  # bytes of a frame in the last run, which choose between walking and reading in bulk
 
     def reset(self) -> None:
         """Forget a half-received frame: the connection it came over is gone."""
