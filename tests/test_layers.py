@@ -138,10 +138,9 @@ def reachable(name: str) -> set[str]:
     return seen
 
 
-#: Layers that speak of streams, sequences and limits. What an error advises is added where the options are known.
-WITHOUT_OPTIONS = {"streams", "protocol"}
-#: Modules of theirs whose texts still end with an option: requestTimeout, and option stream of the sink.
-SPEAKING = {"streams.lookup", "protocol.jsapi", "protocol.pub_ack"}
+#: Layers that speak of streams, sequences and limits. What an error advises is added where the options are known, or
+#: taken from `options.advice`.
+WITHOUT_OPTIONS = {"client", "streams", "protocol"}
 
 
 def within(name: str, places: set[str]) -> bool:
@@ -196,15 +195,6 @@ def test_one_module_has_every_name_that_is_left_on_a_server() -> None:
     assert [name for name, path in MODULES.items() if re.search(names, path.read_text())] == ["protocol.conventions"]
 
 
-def test_client_and_protocol_name_no_option() -> None:
-    """Nobody sets one there: the words for users are in `options.advice`, or come from the caller."""
-    names = {spec.name for model in (ConnectionOptions, SourceOptions, SinkOptions) for spec in model.specs}
-    ours = "|".join(sorted(name for name in names if not name.islower()))
-    pattern = re.compile(rf"\b({ours})\b|\boptions? `*({'|'.join(sorted(names))})\b")
-    lower = {name: path.read_text() for name, path in MODULES.items() if within(name, {"client", "protocol"})}
-    assert {name: pattern.findall(text) for name, text in lower.items() if pattern.search(text)} == {}
-
-
 def test_at_most_eight_modules_stand_at_the_top() -> None:
     top = [name for name in MODULES if "." not in name and MODULES[name].name not in ("__init__.py", "__main__.py")]
     assert len(top) <= 8, top
@@ -220,9 +210,5 @@ def test_lower_layers_name_no_option() -> None:
     # A name in camel case is an option's; a plain word is one after the word "option".
     camel = "|".join(sorted(name for name in names if not name.islower()))
     option = re.compile(rf"\b({camel})\b|\b[oO]ptions? ({'|'.join(sorted(names))})\b")
-    naming = {
-        name: [match[0] for match in option.finditer(path.read_text())]
-        for name, path in MODULES.items()
-        if within(name, WITHOUT_OPTIONS)
-    }
-    assert {name for name, words in naming.items() if words} == SPEAKING, naming
+    lower = {name: path.read_text() for name, path in MODULES.items() if within(name, WITHOUT_OPTIONS)}
+    assert {name: option.findall(text) for name, text in lower.items() if option.search(text)} == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SERVERS = "(option servers)"
+STREAM = "; option stream would name it"
 API = "are the options domain and apiPrefix right?"
 INBOX_PREFIX = "(option inboxPrefix)"
 REQUEST_TIMEOUT = "(option requestTimeout)"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, ask, stream_info
 from spark_jetstream.errors import JetStreamError, MessageNotFound, ProtocolError, closest
+from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import reply_time
 from spark_jetstream.protocol.units import rfc3339
@@ -89,7 +90,7 @@ def _message(
 
 
 def streams_of(
-    connection: Connection, subject: str, hint: str = "; option stream would name it", *, prefix: str | None = None
+    connection: Connection, subject: str, hint: str = advice.STREAM, *, prefix: str | None = None
 ) -> list[str]:
     """Return the streams that capture a subject (STREAM.NAMES); errors end with ``hint``."""
     context = f"find the stream that captures {subject}{hint}"
