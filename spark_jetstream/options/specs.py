@@ -264,6 +264,13 @@ _FOREIGN: Mapping[str, str] = {
 _FOREIGN_PREFIX = re.compile(r"(?i)(kafka(consumer)?|eventhubs|kinesis(\.executor)?|nats(\.(source|sink))?)\.")
 
 
+_PUSHDOWN = "filterPushdown"
+_NO_PUSHDOWN = (
+    "Spark keeps one plan for each load(), so that a frame read with other predicates had wrong rows; say what to read "
+    "with subjects (of a bucket: keys), startingOffsets, endingOffsets, startingTimestamp and endingTimestamp"
+)
+
+
 def _unknown(key: str, valid: Collection[str]) -> tuple[str, str]:
     """Return how an option is written, and the end of the sentence with the ``valid`` ones for it."""
     prefix = _FOREIGN_PREFIX.match(key)
@@ -290,6 +297,8 @@ def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[Optio
             continue
         name = names.get(lower)
         if name is None:
+            if lower == _PUSHDOWN.lower():
+                raise OptionError(f"there is no option {_PUSHDOWN} any more: {_NO_PUSHDOWN}", option=_PUSHDOWN)
             written, hint = _unknown(key, [spec.name for spec in valid])
             raise OptionError(f"there is no option {written}{hint}", option=written)
         if name in given:

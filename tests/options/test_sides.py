@@ -231,6 +231,14 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"maxmessagepertrigger": "5"}, "maxmessagepertrigger", "did you mean maxMessagesPerTrigger"),
     (STREAM, {"server": "a"}, "server", "did you mean servers"),
     (STREAM, {"header": "true"}, "header", "there is no option header; did you mean"),
+    (
+        BATCH,
+        {"filterpushdown": "false"},
+        "filterPushdown",
+        "there is no option filterPushdown any more: Spark keeps one plan for each load(), so that a frame read with "
+        "other predicates had wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
+        "endingOffsets, startingTimestamp and endingTimestamp",
+    ),
     # names of other connectors, which Spark hands over in lower case; tests/source/test_like_kafka.py has Kafka's
     *(
         (STREAM, {name.lower(): "a"}, name, f"there is no option {name}; did you mean {ours}")
