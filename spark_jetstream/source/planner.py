@@ -215,8 +215,10 @@ class Planner:
         if self._target is None:
             return plan.end(position)
         target = self._target.streams.get(plan.name, position)
-        passed = target.created != position.created or target.next <= position.next
-        return position if passed else target
+        if target.created != position.created or target.next <= position.next:
+            return position
+        lost = plan.state.followed and target.next > plan.state.last_seq + 1  # the tail, since the target was fixed
+        return plan.end(position) if lost else target
 
     def _admitted(self, available: int, limited: bool) -> bool:
         """Whether a batch starts now (``minMessagesPerTrigger``, ``maxTriggerDelay``)."""
@@ -276,12 +278,9 @@ class Planner:
                     f"the checkpoint has a batch with stream {name}, which the option stream does not name",
                     option="stream",
                 )
-        begins = {
-            name: at if at.created == wholes[name].created else StreamPosition(1, wholes[name].created)
-            for name, at in start.streams.items()
-            if name in wholes
-        }
-        return _twice(lambda: self._ranges(start, end, wholes, self._look(begins, only=True)))
+        # A state without the end of the batch must come from the leader.
+        ends = {name: end.streams[name] for name in start.streams if name in wholes}
+        return _twice(lambda: self._ranges(start, end, wholes, self._look(ends, only=True)))
 
     def _wholes(self, start: Offset, end: Offset) -> dict[str, SequenceRange]:
         return {whole.stream: whole for whole in ranges_between(start, end, self.options.subjects)}
@@ -297,17 +296,30 @@ class Planner:
                 return whole.end
             if start.streams[name].created != whole.created:
                 return whole.first
-            position = found[name].continued(start.streams[name], read.get(name))
-            return max(whole.first, position.next) if position.created == whole.created else whole.end
+            begin = start.streams[name]
+            position = found[name].continued(begin, read.get(name))
+            if position.created != whole.created or position.next < begin.next:
+                # It lost its tail: these sequences have no messages, or others, which a later batch reads.
+                return whole.end
+            return max(whole.first, position.next)
 
-        rest = {name: replace(whole, first=min(left(name, whole), whole.end)) for name, whole in wholes.items()}
+        def kept(task: SequenceRange) -> SequenceRange:
+            """Leave out a task past the end of a stream that lost its tail (`durable.PAST_THE_END`)."""
+            past = task.stream in found and task.first > found[task.stream].state.last_seq + 1
+            return replace(task, first=task.end, count=None) if past else task
+
+        rest = {name: kept(replace(whole, first=min(left(name, whole), whole.end))) for name, whole in wholes.items()}
         counted = self._decided[1] if self._decided[0] == end else {}
         splits = {
             name: split
             for name, split in counted.items()
             if split.cuts == end.cuts.get(name) and rest[name] == wholes[name]
         }
-        others = {name: whole for name, whole in rest.items() if whole.width and name not in splits}
+        others = {
+            name: replace(whole, end=min(whole.end, found[name].state.last_seq + 1))
+            for name, whole in rest.items()
+            if whole.width and name not in splits
+        }
         splits |= self._split(others, end.cuts)
         # What went before the server counted is no message that a task misses.
         again = {
@@ -315,9 +327,9 @@ class Planner:
             for name, whole in others.items()
             if start.streams[name].created == whole.created and not found[name].is_dense(whole)
         }
-        for name, plan in self._look(again, only=True).items():
+        for name, plan in self._look({name: end.streams[name] for name in again}, only=True).items():
             plan.continued(again[name], read.get(name))
-        return self._tasks(rest, splits, end.cuts)
+        return [kept(task) for task in self._tasks(rest, splits, end.cuts)]
 
     def _split(self, wholes: Mapping[str, SequenceRange], cuts: Mapping[str, Cuts] | None = None) -> dict[str, Split]:
         """Cut ranges that are not empty into tasks, at `cuts` where these are decided."""

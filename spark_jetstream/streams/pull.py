@@ -31,7 +31,7 @@ from typing import Any, Protocol, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline, Outage
-from spark_jetstream.client.requests import Connect, info_of
+from spark_jetstream.client.requests import Connect, info_of, settled_info
 from spark_jetstream.errors import (
     ApiError,
     ConsumerLimitReached,
@@ -173,7 +173,7 @@ class RangeReader:
 
     With `Ends.LIST` in `policy` it reads the last message of each subject in a range that begins at 1 and ends where
     the stream does: a consumer that replaces a lost one delivers its list from the beginning, and what came is skipped.
-    It has thirteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
+    It has fourteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
     """
 
     def __init__(
@@ -212,6 +212,8 @@ class RangeReader:
         self._left_to_stream: dict[str, Any] = {}
         #: Whether the first consumer has requests under way; only a follower says so.
         self._begun = False
+        #: Whether an attempt has failed: the stream may have lost its tail since.
+        self._interrupted = False
 
     def read(self) -> Iterator[Delivered]:
         """Yield the messages in stream order. Raises what `read_range` raises, without a look at `part.count`."""
@@ -231,6 +233,10 @@ class RangeReader:
     def attempt(self, patience: Deadline) -> Iterator[Delivered | None]:
         """Read with one new consumer until the range ends or nothing seems to be left of it."""
         connection, stream = self._connect(patience.left), self.part.stream
+        if self._interrupted and self._policy.ends is not Ends.LIST and self._is_past_the_end(connection):
+            self._check()
+            self.next = self.part.end
+            return
         name = reader_consumer(self._label)
         with connection.inbox() as inbox:
             try:
@@ -248,7 +254,18 @@ class RangeReader:
         """Log a failure, but not of a watch: nobody waits for the next message of that."""
         if self._policy.ends is not Ends.NEVER:
             log.warning("stream %s, going on at sequence %d: %s", self.part.stream, self.next, error)
+        self._interrupted = True
         return True
+
+    def _is_past_the_end(self, connection: Connection) -> bool:
+        """Whether the stream lost its tail, so that a consumer would begin past its end.
+
+        Two such consumers that are deleted together purge an interest stream (`PAST_THE_END` in source/durable.py).
+        """
+        state = look(connection, self.part, self.next)
+        if state.clustered and state.last_seq + 1 < self.next:
+            state = settled_info(connection, self.part.stream, f"look at stream {self.part.stream}")
+        return state.last_seq + 1 < self.next
 
     def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
         """Create a consumer and return how many messages it has to deliver, those beyond the range included."""

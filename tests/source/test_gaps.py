@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -292,6 +293,41 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
             # The batch that notices it reads nothing of the stream, whoever plans it.
             assert going_on.ranges(*noticed) == planner(name, *query, failOnDataLoss="false").ranges(*noticed) == []
             assert planner_after(going_on, noticed[1]) == expected
+
+
+@pytest.mark.parametrize("stored", [5, 100])
+def test_a_batch_that_was_planned_before_the_tail_was_lost(tmp_path: Path, stored: int) -> None:
+    """It is planned again and reads nothing; what is stored since comes with later batches, once.
+
+    The server purges an interest stream when consumers that begin past its end are deleted (`durable.PAST_THE_END`).
+    """
+    store, kept = tmp_path / "store", tmp_path / "kept"
+    given: dict[str, Any] = {"durable": "spark", "minPartitions": 3}
+    with NatsServer(store_dir=store) as server, WireProxy(server.url) as proxy:
+        create(server.url, "S", storage="file", retention="interest")
+        before = driver(server.url, **given)
+        begin = before.initial()
+        fill(server.url, "S", 10)
+        [(_, read)] = run(before, begin)
+        assert before.latest(read, limited=True) == read  # which commits it
+        server.stop()
+        shutil.copytree(store, kept)
+        server.start()
+        fill(server.url, "S", 20)
+        [(_, lost)] = run(before, read)
+        fill(server.url, "S", 6)
+        planned = before.latest(lost, limited=True)
+        server.stop()
+        shutil.rmtree(store)
+        shutil.copytree(kept, store)
+        server.start()
+        fill(server.url, "S", stored)
+        again = driver(proxy.url, failOnDataLoss="false", **given)
+        tasks = again.ranges(lost, planned)
+        assert [task.width for task in tasks] == [0, 0, 0]
+        assert planner_after(again, planned) == list(range(11, 11 + stored))
+        starts = map(int, re.findall(rb'"opt_start_seq": *(\d+)', proxy.client_bytes))
+        assert max(starts) <= 11 + stored
 
 
 def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -> None:

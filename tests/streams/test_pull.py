@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,6 +236,29 @@ def test_messages_removed_while_they_are_waited_for(server: NatsServer, followed
 
 
 @pytest.mark.full
+def test_a_stream_that_loses_its_tail_while_it_is_read(tmp_path: Path) -> None:
+    """What is left of the range does not exist. No consumer begins past the end (`durable.PAST_THE_END`)."""
+    store, kept = tmp_path / "store", tmp_path / "kept"
+    with NatsServer(store_dir=store) as server, WireProxy(server.url) as proxy:
+        create(server.url, "S", storage="file")
+        fill(server.url, "S", 10)
+        server.stop()
+        shutil.copytree(store, kept)
+        server.start()
+        fill(server.url, "S", 90)
+        reading = pulls(proxy.url, part_of(server.url, "S"), replace(SETTINGS, batch=20))
+        assert int(next(reading).sequences[0]) == 1
+        server.stop()
+        shutil.rmtree(store)
+        shutil.copytree(kept, store)
+        server.start()
+        with pytest.raises(DataLossError, match=r"messages of stream S, sequences 1 to 100, were removed"):
+            list(reading)
+        starts = re.findall(rb'"opt_start_seq": *(\d+)', proxy.client_bytes)
+        assert all(int(start) <= 11 for start in starts), starts
+        assert sequences(pulls(proxy.url, part_of(server.url, "S"))) == list(range(1, 11))
+
+
 def test_an_interest_stream_whose_consumer_moves(cluster: NatsCluster) -> None:
     create(cluster.url, "HELD", num_replicas=3, storage="file", retention="interest")
     holder = {"durable_name": "holder", "ack_policy": "explicit"}
