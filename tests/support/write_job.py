@@ -79,7 +79,8 @@ class Death:
             self.at(f"after {what}")
             if received:
                 # The server answers the ping when it has got all that was sent before.
-                instance._link.check()
+                registry = instance._registry
+                registry._loop.run(registry.login.ping(10), 60)
                 self.at(f"received {what}")
             return result
 
