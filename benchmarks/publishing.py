@@ -32,7 +32,7 @@ import pyarrow as pa
 from benchmarks.load import PAYLOAD_BYTES
 from benchmarks.processes import cpu_seconds
 from benchmarks.tables import Table
-from spark_jetstream.sink.encode import encode, tails
+from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import SinkColumns, rows_of
 from spark_jetstream.testing import NatsServer
@@ -136,7 +136,7 @@ def _sink_frames(share: _Share) -> _Frames:
     sizes: list[int] = []
     for first in range(0, rows, _SINK_ROWS):
         some = rows_of(batch.slice(first, _SINK_ROWS), columns, first + 1)
-        ids = identifier.ids(some, tails(some)) if identifier else None
+        ids = identifier.ids(some) if identifier else None
         encoded = encode(some, ids, None, inbox=f"inbox.{share.name}", first_number=first + 1)
         pieces.append(bytes(encoded.frames(0, len(some))))
         sizes += np.diff(encoded.bounds).tolist()

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.protocol.conventions import DEAD_LETTER
-from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import SERVER_HEADERS, RefusedRow, Rows
 
@@ -72,7 +71,7 @@ def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
         return row.message_id + b".dead"
     # Not the row's own id: with it, the server would drop the row itself as a duplicate of its dead letter.
     alone = replace(row.rows.take(np.array([row.index])), msg_id=None)
-    return bytes(identifier.ids(alone, tails(alone))[0].as_py())
+    return bytes(identifier.ids(alone)[0].as_py())
 
 
 def _size(lines: Sequence[bytes]) -> int:

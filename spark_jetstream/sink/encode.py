@@ -44,11 +44,6 @@ class Encoded:
         return memoryview(self.data)[int(self.bounds[first]) : int(self.bounds[last])]
 
 
-def tails(rows: Rows) -> pa.BinaryArray:
-    """Return header lines, the empty line after them, and payload of each row: message ids are hashes of them."""
-    return pc.binary_join_element_wise(rows.lines, _LINE_END, rows.data, _NOTHING)
-
-
 def _own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
     """The sink's own header lines: bytes if they are the same for every row, empty if there are none."""
     expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()

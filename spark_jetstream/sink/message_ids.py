@@ -56,17 +56,18 @@ class MessageIds:
         self._seen = HashSet()
         self._repeats: dict[bytes, int] = {}
 
-    def ids(self, rows: Rows, tails: pa.BinaryArray) -> pa.BinaryArray:
-        """Return the ids of rows with these `encode.tails`, without nulls. A row's own `msg_id` stays as it is."""
-        made = self._made(self.add(rows, tails))
+    def ids(self, rows: Rows) -> pa.BinaryArray:
+        """Return the ids of rows, without nulls. A row's own `msg_id` stays as it is."""
+        made = self._made(self.add(rows))
         if rows.msg_id is None:
             return made
         return pc.replace_with_mask(rows.msg_id, pc.is_null(rows.msg_id), made) if len(made) else rows.msg_id
 
-    def add(self, rows: Rows, tails: pa.BinaryArray) -> bytes:
+    def add(self, rows: Rows) -> bytes:
         """Add rows to `content`. Return the digests of those without a `msg_id`, one after the other."""
         # Rows with ids of their own do not count among equal ones: they may come in another order the next time.
         subject, hashes = rows.subject, np.zeros(0, np.uint64)
+        tails = pc.binary_join_element_wise(rows.lines, piece(b"\r\n"), rows.data, piece(b""))
         if rows.msg_id is not None:
             missing = pc.is_null(rows.msg_id)
             subject, tails = subject.filter(missing), tails.filter(missing)

@@ -13,7 +13,6 @@ from spark_jetstream.client.requests import Connect
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.pub_ack import NO_STREAM
 from spark_jetstream.sink.dead_letters import dead_letters
-from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.publisher import Publisher
@@ -42,7 +41,7 @@ def write_task(
             ids, count = MessageIds(task.prefix), 0
             for part in (part for batch in batches for part in portions(batch, columns, _PORTION_ROWS)):
                 rows = rows_of(part, columns, 1)
-                ids.add(rows, tails(rows))
+                ids.add(rows)
                 count += len(rows)
             ledger.compare(finished, count, ids.content)
             return finished
@@ -154,11 +153,10 @@ class TaskWriter:
         self._count += len(rows)
         if rows.faults:
             if self.message_ids is not None:
-                faulty = rows.take(np.array(sorted(rows.faults), np.int64))
-                self.message_ids.add(faulty, tails(faulty))
+                self.message_ids.add(rows.take(np.array(sorted(rows.faults), np.int64)))
             self.dispose([RefusedRow(rows, index, None, reason, 0) for index, reason in sorted(rows.faults.items())])
             rows = rows.take(np.array([index for index in range(len(rows)) if index not in rows.faults], np.int64))
-        ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows, tails(rows))
+        ids = rows.msg_id if self.message_ids is None else self.message_ids.ids(rows)
         self.send(*self._without_stored(rows, ids, self._target.stream, self._skipped))
 
     def dispose(self, refused: list[RefusedRow] | None = None) -> None:

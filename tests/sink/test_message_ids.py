@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.sink import message_ids
-from spark_jetstream.sink.encode import tails
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import Rows
 from tests.support.sinking import batch, read
@@ -38,7 +37,7 @@ def ids_of(portions: Sequence[Sequence[Row]], identifier: MessageIds | None = No
 
 
 def made(identifier: MessageIds, some: Rows) -> list[bytes]:
-    found: list[bytes] = identifier.ids(some, tails(some)).to_pylist()
+    found: list[bytes] = identifier.ids(some).to_pylist()
     return found
 
 
