@@ -25,7 +25,7 @@ from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.admin.object_files import Data, Progress, new_object, permissions, refuse_existing, using
 from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
-from spark_jetstream.buckets.object_store import ObjectNotStored, ObjectStream, ObjectUploads, new_nuid, writing_fault
+from spark_jetstream.buckets.object_store import ObjectStream, ObjectUploads, new_nuid, writing_fault
 from spark_jetstream.buckets.objects import (
     ObjectMeta,
     StoredObject,
@@ -35,7 +35,7 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stored_objects,
 )
-from spark_jetstream.buckets.uploads import Disposition, UploadSettings
+from spark_jetstream.buckets.uploads import Disposition, ObjectNotStored, UploadSettings
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError, StreamNotFound
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_jetstream.buckets.kv import EXPECTED, WRONG_REVISION
+from spark_jetstream.buckets.kv import EXPECTED
 from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.objects import (
     ObjectMeta,
@@ -38,7 +38,7 @@ from spark_jetstream.buckets.objects import (
     meta_subject,
     stream_name,
 )
-from spark_jetstream.buckets.uploads import Disposition, NotStored, Uploads, UploadSettings
+from spark_jetstream.buckets.uploads import Disposition, NotStored, ObjectNotStored, Uploads, UploadSettings
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests, stream_info
@@ -56,25 +56,6 @@ T = TypeVar("T")
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _TOKEN = re.compile(r"[^\s.*>]+")
 _NOTES = 20  # writers of one object at the same time, at most
-
-
-@dataclass(eq=False)
-class ObjectNotStored(Exception):
-    """An object was not stored, and the writer does not try again. Callers turn it into an error of their own.
-
-    ``why`` ends a sentence. With the disposition `OUTAGE` an outage lasted longer than `retryTimeout`. ``denied`` is
-    the account's missing permission, and ``err_code`` the server's reason, 0 without one.
-    """
-
-    why: str
-    hope: Disposition
-    err_code: int = 0
-    denied: PermissionDenied | None = None
-
-    @property
-    def overtaken(self) -> bool:
-        """Whether the object has another meta message than the one that the writer wanted to replace."""
-        return self.err_code in WRONG_REVISION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +249,7 @@ class ObjectUploads:
                 return self._store_once(wanted, upload, tries)
             except NotStored as failure:
                 self._recover(failure)
-                if failure.err_code in WRONG_REVISION:
+                if failure.overtaken:
                     # The writer that was faster removes its chunks, or the object has a new name and needs them.
                     spared.add(upload.replaced)
                 once = upload.begun and not wanted.repeatable
@@ -297,7 +278,7 @@ class ObjectUploads:
                 return sequence
             except NotStored as failure:
                 self._recover(failure)
-                if failure.err_code in WRONG_REVISION or not tries.left(failure.hope):
+                if failure.overtaken or not tries.left(failure.hope):
                     raise self._final(failure) from None
                 tries.backoff.pause()
 
@@ -370,7 +351,7 @@ class ObjectUploads:
                 (upload.note,) = self._uploads.store(subject, [note_body(upload.noted)], lines)
                 break
             except NotStored as failure:
-                if failure.err_code not in WRONG_REVISION:
+                if not failure.overtaken:
                     raise
             earlier = self.stream.last(subject)
             noted = read_note(earlier.data, subject) if earlier else ()
@@ -404,15 +385,14 @@ class ObjectUploads:
                 (sequence,) = self._uploads.store(subject, [body], _in_place_of(expected))
                 return sequence
             except NotStored as failure:
-                overtaken = failure.err_code in WRONG_REVISION
                 in_doubt = in_doubt or not failure.settled
-                if not in_doubt and not overtaken:
+                if not in_doubt and not failure.overtaken:
                     raise
                 self._recover(failure)
                 newest = self.stream.last(subject)
                 if newest is not None and newest.sequence != expected and newest.data == body:
                     return newest.sequence
-                if overtaken:
+                if failure.overtaken:
                     raise
                 if upload is not None and not self._is_there(upload):
                     raise NotStored(

@@ -126,8 +126,8 @@ class ObjectMeta:
             **{name: getattr(given, name) for name in _MetaFields.model_fields.keys() - {"bucket", "options", "mtime"}},
             link=None if link is None else (link.bucket, link.name),
             max_chunk_size=options.max_chunk_size,
-            extra=_others(body, _MetaFields),
-            extra_options=_others(body.get("options") or {}, _OptionFields),
+            extra=given.model_extra or {},
+            extra_options=options.model_extra or {},
         )
 
     def to_json(self) -> bytes:
@@ -170,7 +170,7 @@ _Number = Annotated[int, Field(ge=0, le=INT64_MAX)]
 class _Fields(BaseModel):
     """A JSON object of a meta message."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
     @model_validator(mode="before")
     @classmethod
@@ -201,10 +201,6 @@ class _MetaFields(_Fields):
     options: _OptionFields = _OptionFields()
     deleted: bool = False
     mtime: Any = None
-
-
-def _others(body: Mapping[str, Any], known: type[_Fields]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if name not in known.model_fields}
 
 
 def _fault(body: Mapping[str, Any], error: ValidationError) -> str:

@@ -33,20 +33,35 @@ class Disposition(enum.Enum):
 
 
 @dataclass(eq=False)
-class NotStored(Exception):
-    """A message was not stored. `object_store` turns it into an error of its own.
+class ObjectNotStored(Exception):
+    """An object was not stored, and the writer does not try again. Callers turn it into an error of their own.
 
-    ``settled`` is true when no message of the upload can be stored any more. ``cut`` is the error of a lost connection,
-    ``silent`` says that an answer did not come in time, ``denied`` is the account's missing permission.
+    ``why`` ends a sentence. With the disposition `OUTAGE` an outage lasted longer than `retryTimeout`. ``denied`` is
+    the account's missing permission, and ``err_code`` the server's reason, 0 without one.
     """
 
     why: str
     hope: Disposition
-    settled: bool = False
     err_code: int = 0
+    denied: PermissionDenied | None = None
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether the subject has another last message than the one that the writer wanted to replace."""
+        return self.err_code in WRONG_REVISION
+
+
+@dataclass(eq=False, kw_only=True)
+class NotStored(ObjectNotStored):
+    """A message of an object was not stored; `object_store` tries again, or raises `ObjectNotStored`.
+
+    ``settled`` is true when no message of the upload can be stored any more. ``cut`` is the error of a lost connection,
+    ``silent`` says that an answer did not come in time.
+    """
+
+    settled: bool = False
     cut: ConnectionFailed | None = None
     silent: bool = False
-    denied: PermissionDenied | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

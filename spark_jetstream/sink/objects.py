@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.buckets.object_content import chunks
-from spark_jetstream.buckets.object_store import NewObject, ObjectNotStored, ObjectStream, ObjectUploads, StoredUpload
+from spark_jetstream.buckets.object_store import NewObject, ObjectStream, ObjectUploads, StoredUpload
 from spark_jetstream.buckets.objects import meta_subject, name_fault
-from spark_jetstream.buckets.uploads import Disposition, UploadSettings
+from spark_jetstream.buckets.uploads import Disposition, ObjectNotStored, UploadSettings
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions

@@ -43,12 +43,9 @@ NO_BYTES = b""
 
 @dataclass(frozen=True)
 class Columns:
-    """The checked columns of a DataFrame.
+    """The names of the checked columns of a DataFrame. `subject` is the option, which replaces the column."""
 
-    `fields` are pairs of name and Spark `simpleString` type. `subject` is the option, which replaces the column.
-    """
-
-    fields: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
     subject: str | None = None
 
     #: The possible types of each column that is written.
@@ -60,20 +57,18 @@ class Columns:
     #: The column that holds most of the bytes.
     payload: ClassVar[str]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(name for name, _ in self.fields)
-
     def of(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Return the columns of a record batch by name."""
         return {name: batch.column(index) for index, name in enumerate(self.names)}
 
     @classmethod
     def check(cls: type[C], fields: Sequence[tuple[str, str]], subject: str | None = None) -> C:
-        """Return the columns of `fields`. Raises `SchemaError` for columns that cannot be written."""
+        """Return the columns of `fields`, which are pairs of name and Spark `simpleString` type.
+
+        Raises `SchemaError` for columns that cannot be written.
+        """
         known = {**cls.accepted, **cls.ignored}
-        names: set[str] = set()
+        names: list[str] = []
         for name, kind in fields:
             if name not in known:
                 nearest = closest_column(name, known)
@@ -86,11 +81,11 @@ class Columns:
                 raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
             if name in names:
                 raise SchemaError(f'the DataFrame has column "{name}" twice')
-            names.add(name)
+            names.append(name)
         for name, rest in cls.required.items():
             if name not in names and (name != "subject" or subject is None):
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
-        return cls(tuple(fields), subject)
+        return cls(tuple(names), subject)
 
 
 class SinkColumns(Columns):

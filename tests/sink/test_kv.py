@@ -41,7 +41,7 @@ HOME = KeyBucket.of("b", "$JS.API")
 
 def rows(**columns: list[Any]) -> Rows:
     made = batch(**columns)
-    return rows_of(made, BucketColumns(tuple((name, "") for name in made.schema.names)), "$KV.b.", 1)
+    return rows_of(made, BucketColumns(tuple(made.schema.names)), "$KV.b.", 1)
 
 
 DEL, PURGE = b"KV-Operation: DEL\r\n", b"KV-Operation: PURGE\r\nNats-Rollup: sub\r\n"

@@ -87,7 +87,7 @@ def batch(types: Mapping[str, pa.DataType] | None = None, /, **columns: Any) -> 
 
 def read(made: pa.RecordBatch, option: str | None = None, *, first: int = 1) -> Rows:
     """The rows of a record batch as the pure part of the sink sees them; `option` is the option subject."""
-    return rows_of(made, SinkColumns(tuple((name, "") for name in made.schema.names), option), first)
+    return rows_of(made, SinkColumns(tuple(made.schema.names), option), first)
 
 
 def read_rows(option: str | None = None, /, **columns: Any) -> Rows:
