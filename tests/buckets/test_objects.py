@@ -18,13 +18,10 @@ from spark_jetstream.buckets.object_store import Tries
 from spark_jetstream.buckets.objects import (
     ObjectMeta,
     StoredObject,
-    chunk_filter,
     chunk_subject,
     digest_bytes,
     digest_text,
-    meta_filter,
     meta_subject,
-    stream_name,
 )
 from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import JetStreamError, ProtocolError
@@ -67,30 +64,10 @@ GO = (
 # Meta messages
 
 
-def test_names_of_streams_and_subjects() -> None:
-    assert stream_name("B") == "OBJ_B"
-    assert (meta_filter("B"), chunk_filter("B")) == ("$O.B.M.>", "$O.B.C.>")
+def test_subjects_of_objects() -> None:
     # The example of ADR-20: URL-safe base64, padded.
     assert meta_subject("B", "S3_icon.png") == "$O.B.M.UzNfaWNvbi5wbmc="
     assert meta_subject("B", "Ünï ?>/") == "$O.B.M.w5xuw68gPz4v"
-    assert chunk_subject("B", "N1") == "$O.B.C.N1"
-
-
-def test_what_a_client_writes_is_read_and_written() -> None:
-    meta = ObjectMeta.from_json(GO, "B")
-    assert meta == ObjectMeta(
-        bucket="B",
-        name="a/b.txt",
-        nuid="N1",
-        size=5,
-        chunks=1,
-        digest="SHA-256=7RACaydZhSbEe34RKlCcyOqQSDPAl6Gn0kP7F6QGqRA=",
-        headers={"X": ("1", "2")},
-        description="d",
-        metadata={"k": "v"},
-        max_chunk_size=131072,
-    )
-    assert json.loads(meta.to_json()) == json.loads(GO)
 
 
 @given(METAS)
@@ -103,16 +80,6 @@ def test_a_meta_message_comes_back_as_it_was_and_nats_py_reads_it(meta: ObjectMe
     assert bool(info.deleted) == meta.deleted
     assert info.headers == ({name: list(values) for name, values in meta.headers.items()} or None)
     assert info.is_link() == (meta.link is not None)
-
-
-@given(TOKEN, TOKEN, st.booleans())
-def test_what_nats_py_writes_is_read(name: str, nuid: str, deleted: bool) -> None:
-    options = nats_api.ObjectMetaOptions(link=nats_api.ObjectLink(bucket="O"), max_chunk_size=3)
-    info = nats_api.ObjectInfo(name=name, bucket="B", nuid=nuid, size=1, chunks=1, deleted=deleted, options=options)
-    expected = ObjectMeta(
-        bucket="B", name=name, nuid=nuid, size=1, chunks=1, deleted=deleted, link=("O", ""), max_chunk_size=3
-    )
-    assert ObjectMeta.from_json(json.dumps(info.as_dict()).encode(), "B") == expected
 
 
 def test_what_other_clients_write_differently() -> None:
@@ -133,50 +100,28 @@ def broken(**fields: Any) -> bytes:
     ("data", "said"),
     [
         (b"", "is not JSON"),
-        (b"\xff", "is not JSON"),
-        (b"[" * 100_000, "is nested too deeply"),
-        (b'{"name":"a","size":' + b"9" * 5000 + b"}", "is not JSON"),
-        (b"[]", "is not a JSON object"),
-        (b"{}", "names no object"),
         (broken(name=""), "names no object"),
         (broken(name=1), "no usable field name"),
-        (broken(name="\ud800"), "is not JSON"),
         (broken(size=-1), "no usable field size"),
         (broken(size=2**63), "no usable field size"),
         (broken(size=True), "no usable field size"),
         (broken(chunks="1"), "no usable field chunks"),
-        (broken(digest=1), "no usable field digest"),
         (broken(deleted="yes"), "no usable field deleted"),
         (broken(nuid="*"), "no usable field nuid"),
         (broken(nuid="a.b"), "no usable field nuid"),
-        (broken(bucket="a b"), "no usable field bucket"),
-        (broken(headers=[]), "no usable field headers"),
         (broken(headers={"a": 1}), "no usable field headers"),
         (broken(headers={"a": [1]}), "no usable field headers"),
-        (broken(headers={"\udfff": ["1"]}), "is not JSON"),
         (broken(metadata={"a": 1}), "no usable field metadata"),
         (broken(options=[]), "no usable field options"),
         (broken(options={"link": "B"}), "no usable field options.link"),
         (broken(options={"link": {"bucket": ">"}}), "no usable field options.link.bucket"),
         (broken(options={"link": {"name": "x"}}), "links to no bucket"),
-        (broken(options={"max_chunk_size": "x"}), "no usable field options.max_chunk_size"),
     ],
 )
 def test_what_is_malformed(data: bytes, said: str) -> None:
     with pytest.raises(ProtocolError, match=said) as caught:
         ObjectMeta.from_json(data, "MY_BUCKET")
     assert "bucket MY_BUCKET" in str(caught.value)
-
-
-@given(st.binary() | st.recursive(st.none() | st.integers() | TEXT, lambda inner: st.dictionaries(TEXT, inner)))
-def test_anything_is_a_meta_message_or_a_protocol_error(anything: Any) -> None:
-    data = anything if isinstance(anything, bytes) else json.dumps(anything).encode()
-    problem = "bucket B"
-    try:
-        assert ObjectMeta.from_json(data, "B").name
-    except ProtocolError as error:
-        problem = str(error)
-    assert "bucket B" in problem
 
 
 # Digests
@@ -264,13 +209,10 @@ def test_tasks_are_as_even_as_the_objects_are() -> None:
     # What is large by itself does not keep the others together.
     large = pack([stored(1, 10**9), *(stored(at, 10) for at in range(2, 10))], max_objects=1000, min_groups=4)
     assert [len(group) for group in large] == [1, 3, 3, 2]
-
-
-def test_without_content_only_the_number_counts() -> None:
-    objects = [stored(at, 10**12) for at in range(1, 101)]
-    assert len(pack(objects, max_objects=1000)) == 100
-    assert len(pack(objects, max_objects=1000, with_content=False)) == 1
-    assert [len(group) for group in pack(objects, max_objects=40, with_content=False)] == [33, 34, 33]
+    # Without content only the number counts.
+    huge = [stored(at, 10**12) for at in range(1, 101)]
+    assert len(pack(huge, max_objects=1000)) == 100
+    assert [len(group) for group in pack(huge, max_objects=40, with_content=False)] == [33, 34, 33]
 
 
 def test_what_no_binary_column_can_hold() -> None:
