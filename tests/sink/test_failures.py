@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused
@@ -230,16 +229,10 @@ EARLY = [
         {"deadLetterSubject": "nowhere.b"}),
     Case("bs", "DeliveryError", f"{UNFIT} has workqueue retention, {INSTEAD}", {**ONCE, **HERE},
         {"retention": "workqueue"}),
-    Case("b", "DeliveryError", f"{UNFIT} has interest retention, {INSTEAD}",
-        {"delivery": "exactly-once", "subject": "<s>.a"}, {"retention": "interest"}),
     Case("b", "DeliveryError", rf"{UNFIT} keeps few messages of each subject \(max_msgs_per_subject\), {INSTEAD}",
         {**ONCE, **HERE}, {"max_msgs_per_subject": 1}),
     Case("bs", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}",
         {**ONCE, **HERE}, {"persist_mode": "async"}),
-    Case("bs", "ConnectionFailed",
-        r"no NATS server could be reached at nats://127.0.0.1:1 within 0.5 s \(option servers\): .*",
-        {"servers": "nats://127.0.0.1:1", "connectTimeout": "500ms", "retryTimeout": "500ms"}),
-    Case("b", "AuthenticationFailed", rf"{CREDENTIALS} \(option token\)", {"token": WRONG}),
     Case("b", "PermissionDenied", r".*the account may not subscribe to _INBOX\.> \(option inboxPrefix\)",
         {"user": "deaf", "stream": "<N>"}),
     Case("b", "DeliveryError",
@@ -581,107 +574,51 @@ def test_server_headers_drop_stores_plain_copies(make: MakeStream) -> None:
 # What Spark alone shows.
 
 
-def frame_of(spark: SparkSession, s: Stream, bad: str = "") -> DataFrame:
-    """The good rows in one partition; `bad` is "null" for a second row without data."""
-    return selected(spark.range(1, 4, 1, 1), s, bad)
+def frame_of(spark: SparkSession, s: Stream, *, bad: bool = False) -> DataFrame:
+    """The good rows in one partition; `bad`: the second one has no data."""
+    data = "if(id = 2, null, concat('row ', id))" if bad else "concat('row ', id)"
+    return spark.range(1, 4, 1, 1).selectExpr(f"concat('{s.subject}.', id) as subject", f"{data} as data")
 
 
-def selected(frame: DataFrame, s: Stream, bad: str) -> DataFrame:
-    data = "if(id = 2, null, concat('row ', id))" if bad == "null" else "concat('row ', id)"
-    return frame.selectExpr(f"concat('{s.subject}.', id) as subject", f"{data} as data")
+def save(frame: DataFrame, s: Stream, options: Mapping[str, str]) -> None:
+    frame.write.format("jetstream").options(**settings(s, options)).mode("append").save()
 
 
-def save(frame: DataFrame, s: Stream, options: Mapping[str, str], mode: str = "append") -> None:
-    frame.write.format("jetstream").options(**settings(s, options)).mode(mode).save()
-
-
-def fail_as_batch(
-    spark: SparkSession, s: Stream, bad: str, options: Mapping[str, str], *, early: bool
-) -> BaseException:
-    """What a batch write raises; `early`: nothing of it has reached a task."""
-    group = f"write-{uuid.uuid4()}"
+def test_spark_shows_the_error_of_the_driver(spark: SparkSession, make: MakeStream, spark_log: SparkLog) -> None:
+    s, group = make(), f"write-{uuid.uuid4()}"
     spark.sparkContext.setJobGroup(group, "")
-    with pytest.raises(AnalysisException if early else PythonException) as caught:
-        save(frame_of(spark, s, bad), s, options)
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == (0 if early else 1)
-    return caught.value
-
-
-def query_of(spark: SparkSession, folder: Path, s: Stream, bad: str, options: Mapping[str, str]) -> StreamingQuery:
-    """A query that writes three rows of stream ROWS and ends."""
-    login = {"user": "ann", "password": PASSWORD}
-    source = spark.readStream.format("jetstream").options(servers=s.url, stream="ROWS", **login).load()
-    writer = selected(source.selectExpr("sequence as id"), s, bad).writeStream.format("jetstream")
-    writer = writer.options(**settings(s, options)).option("checkpointLocation", str(folder))
-    return writer.trigger(availableNow=True).start()
-
-
-def fail_as_stream(
-    spark: SparkSession, folder: Path, s: Stream, bad: str, options: Mapping[str, str], *, early: bool
-) -> BaseException:
-    """What a streaming query that gets the same three rows raises; `early` as for a batch."""
-    query = query_of(spark, folder, s, bad, options)
-    with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(60)
-    assert not query.isActive
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) == (0 if early else 1)
-    return caught.value
-
-
-def test_spark_shows_the_error_of_the_driver(
-    spark: SparkSession, make: MakeStream, tmp_path: Path, spark_log: SparkLog
-) -> None:
-    s, case = make(), WRONG_PASSWORD
-    for failure in (
-        fail_as_batch(spark, s, "", case.options, early=True),
-        fail_as_stream(spark, tmp_path, s, "", case.options, early=True),
-    ):
-        kind, said = refusal(failure)
-        assert kind == case.kind, said
-        assert re.fullmatch(case.sentence, said), said
-        for secret in (PASSWORD, WRONG):
-            assert secret not in str(failure)
-            assert secret not in spark_log.text
+    with pytest.raises(AnalysisException) as caught:
+        save(frame_of(spark, s), s, WRONG_PASSWORD.options)
+    # Nothing of it has reached a task.
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == 0
+    kind, said = refusal(caught.value)
+    assert kind == WRONG_PASSWORD.kind, said
+    assert re.fullmatch(WRONG_PASSWORD.sentence, said), said
+    for secret in (PASSWORD, WRONG):
+        assert secret not in str(caught.value)
+        assert secret not in spark_log.text
     assert s.state()["messages"] == 0
 
 
-def test_spark_shows_the_error_of_a_task_of_a_batch_and_what_the_driver_logs(
+def test_spark_shows_the_error_of_a_task_and_what_the_driver_logs(
     spark: SparkSession, make: MakeStream, spark_log: SparkLog
 ) -> None:
     s, dead = make(duplicate_window=1_000_000_000), make()
-    failure = fail_as_batch(spark, s, "null", HERE, early=False)
+    with pytest.raises(PythonException) as caught:
+        save(frame_of(spark, s, bad=True), s, HERE)
+    spark_log.wait_for(r"jetstream sink, write \w+ failed; tasks that ended before it did have stored: 0 of 0 rows")
+    assert PASSWORD not in str(caught.value)
     stored = s.state()["messages"]
-    check_refused_row(failure, s, stored)
-    options = {"stream": "<N>", "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject}
-    save(frame_of(spark, s, "null"), s, options)
-    assert len(messages_of(s)) == stored + 2
-    assert messages_of(dead)[0][1]["Dead-Letter-Subject"] == [f"{s.subject}.2"]
-    spark_log.wait_for(rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
-    spark_log.wait_for(re.escape(f"stream {s.name} {SHORT}"))
-
-
-@pytest.mark.full
-def test_spark_shows_the_error_of_a_task_of_a_stream(
-    spark: SparkSession, make: MakeStream, tmp_path: Path, spark_log: SparkLog
-) -> None:
-    s, dead = make(), make()
-    failure = fail_as_stream(spark, tmp_path / "failing", s, "null", {}, early=False)
-    check_refused_row(failure, s, s.state()["messages"])
-    spark_log.wait_for(r"jetstream sink, batch 0 of query .* failed; tasks that ended before it did have")
-
-    query = query_of(spark, tmp_path / "dead", s, "null", {"deadLetterSubject": f"{dead.subject}.row"})
-    assert query.awaitTermination(60)
-    ((_, headers, data),) = messages_of(dead)
-    assert (headers["Dead-Letter-Subject"], data) == ([f"{s.subject}.2"], b"")
-
-
-def check_refused_row(failure: BaseException, s: Stream, stored: int) -> None:
-    """The second row is named, and how many are stored; no secret shows."""
-    assert PASSWORD not in str(failure)
-    kind, said = refusal(failure)
+    kind, said = refusal(caught.value)
     assert kind == "RowRefused"
     assert re.fullmatch(
         rf"row 2 of partition 0 cannot be stored at subject '{s.subject}.2': column data is null; {stored} rows? of it "
         "(?:is|are) stored already",
         said,
     ), said
+    options = {"stream": "<N>", "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject}
+    save(frame_of(spark, s, bad=True), s, options)
+    assert len(messages_of(s)) == stored + 2
+    assert messages_of(dead)[0][1]["Dead-Letter-Subject"] == [f"{s.subject}.2"]
+    spark_log.wait_for(rf"write {s.subject}: 2 of 3 rows stored, 1 dead letters?, {s.name} \d+ to \d+;")
+    spark_log.wait_for(re.escape(f"stream {s.name} {SHORT}"))
