@@ -325,40 +325,29 @@ BAD_ROWS = [
 ]  # fmt: skip
 
 
-def prepare(s: Stream, bad: BadRow) -> None:
-    """Store what has to be there before."""
-    s.send(*(Message(filled_in(subject, s), b"before") for subject in bad.before))
-
-
 def messages_of(s: Stream) -> list[tuple[str, dict[str, list[str]], bytes]]:
     """Subject, headers and payload of all messages of a stream."""
     return [(message.subject, message.headers, message.data) for message in seen(s)]
 
 
 @pytest.mark.parametrize("bad", BAD_ROWS, ids=name_of)
-def test_a_row_that_cannot_be_stored_is_named(make: MakeStream, bad: BadRow) -> None:
-    s = make(**bad.config)
-    prepare(s, bad)
-    kind, said = refuse("b", s, bad.columns, bad.options, early=False)
+def test_a_row_that_cannot_be_stored_is_named(make: MakeStream, caplog: pytest.LogCaptureFixture, bad: BadRow) -> None:
+    """By the error of the task, and by the dead letter if there is a subject for it: all else is stored then."""
+    failing, s, dead = make(**bad.config), make(**bad.config), make()
+    for target in (failing, s):
+        target.send(*(Message(filled_in(subject, target), b"before") for subject in bad.before))
+    kind, said = refuse("b", failing, bad.columns, bad.options, early=False)
     assert kind == "RowRefused"
     before = re.escape("row 2 of partition 0 cannot be stored at subject ")
     found = re.fullmatch(rf"{before}('.*'|\".*\"): (.+); (\d+) rows? of it (?:is|are) stored already", said)
     assert found is not None, said
-    subject, reason, stored = found.groups()
-    assert re.fullmatch(filled_in(bad.reason, s), reason), said
-    wanted = filled_in(bad.subject, s)
+    subject, reason, count = found.groups()
+    assert re.fullmatch(filled_in(bad.reason, failing), reason), said
     # A line end shows as two characters in the sentence, and as two blanks in a dead letter.
-    assert subject.strip("'").replace("\\r\\n", "  ") == wanted
-    assert s.state()["messages"] - len(bad.before) == int(stored)
-    assert int(stored) <= 2
+    assert subject.strip("'").replace("\\r\\n", "  ") == filled_in(bad.subject, failing)
+    assert failing.state()["messages"] - len(bad.before) == int(count)
+    assert int(count) <= 2
 
-
-@pytest.mark.parametrize("bad", BAD_ROWS, ids=name_of)
-def test_dead_letters_tell_what_happened_and_all_else_is_stored(
-    make: MakeStream, caplog: pytest.LogCaptureFixture, bad: BadRow
-) -> None:
-    s, dead = make(**bad.config), make()
-    prepare(s, bad)
     options = {**bad.options, "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject}
     write(s, options, bad.columns)
     stored = messages_of(s)[len(bad.before) :]
@@ -549,26 +538,6 @@ def test_a_lost_ttl_is_one_warning_in_a_batch_write_and_in_a_run_of_a_query(
     write(s, {}, headers | {"ttl": ["1h", None, None]})
     assert caplog.text.count(NO_TTL) == 3
     assert s.state()["messages"] == 18
-
-
-def test_server_headers_drop_stores_plain_copies(make: MakeStream) -> None:
-    """Names in another case are no names of the server, and stay."""
-    s, dead = make(allow_msg_schedules=True, allow_rollup_hdrs=True), make()
-    names = [{**COMMANDS}, {name.lower(): value for name, value in COMMANDS.items()}]
-    columns = {
-        "data": ["row 1", "row 2", None],
-        "subject": ["<s>.1"] * 3,
-        "headers": [*names, {"A": "x", "nats-rollup": "all", "Nats-Mine": "1", "Nats-Rollup": "all"}],
-        "ttl": [None, None, "1h"],
-    }
-    write(
-        s, {"serverHeaders": "drop", "delivery": "at-least-once", "deadLetterSubject": f"{dead.subject}.row"}, columns
-    )
-    found = [headers for _, headers, _ in messages_of(s)]
-    assert found == [{}, {name.lower(): [value] for name, value in COMMANDS.items()}]
-    (letter,) = [headers for _, headers, _ in messages_of(dead)]
-    own = {name: values for name, values in letter.items() if not name.startswith("Dead-Letter-")}
-    assert own == {"A": ["x"], "nats-rollup": ["all"], "Nats-Mine": ["1"]}
 
 
 # What Spark alone shows.

@@ -106,22 +106,6 @@ def test_rounds_hold_each_key_once_and_keep_its_order(keys: list[str]) -> None:
     assert len(found) == max((keys.count(key) for key in keys), default=0)
 
 
-def test_where_keys_are_published_to() -> None:
-    """As nats.go does it (kv.go: mapStreamToKVS)."""
-    remote = KeyBucket.of("b", "$JS.hub.API")
-    assert (remote.origin.write_prefix, remote.api_prefix, remote.stream) == ("$JS.hub.API.$KV.b.", None, "KV_b")
-    near = KeyBucket.of("copy", "$JS.API", {"name": "KV_b"})
-    assert (near.origin.write_prefix, near.api_prefix, near.stream) == ("$KV.b.", None, "KV_b")
-    far = KeyBucket.of("copy", "$JS.leaf.API", {"name": "KV_b", "external": {"api": "$JS.hub.API"}})
-    assert (far.origin.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
-    assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
-    assert far.place("$JS.hub.API.$KV.b.a.b") == "under key 'a.b' of bucket copy"
-    assert far.at("s.dead").place("s.dead") == "at subject 's.dead'"
-    assert far.at("$JS.hub.API.$KV.b.a") is far
-    with pytest.raises(OptionError, match="copy is a mirror of stream ORDERS, which is no Key-Value bucket"):
-        KeyBucket.of("copy", "$JS.API", {"name": "ORDERS"})
-
-
 REASONS = [
     (10164, "wrong last sequence", 12, "expected_revision is 12, and the key has another one"),
     (10077, "maximum bytes exceeded", None, "the bucket is full: raise its size (max_bytes of stream KV_b)"),

@@ -25,7 +25,6 @@ import pytest
 from nats.js.errors import NotFoundError
 from pyspark.sql import SparkSession
 
-from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, RowRefused, StreamNotFound
@@ -181,13 +180,6 @@ class TestRows:
         (row,) = object_rows(batch(name=[name], content=[b"x"]), columns, 1)
         assert (row.name, said in str(row.problem)) == (name or "", True)
 
-    @pytest.mark.parametrize(
-        ("max_payload", "max_msg_size", "expected"),
-        [(1 << 20, -1, CHUNK), (1 << 20, CHUNK, CHUNK - 50), (1000, -1, 950), (1000, 300, 250), (50, -1, 0)],
-    )
-    def test_chunks_fit(self, max_payload: int, max_msg_size: int, expected: int) -> None:
-        assert chunk_size(max_payload, max_msg_size, 50) == expected
-
 
 # -- what others read --
 
@@ -205,17 +197,6 @@ class TestReaders:
         assert bucket.contents()["large"] == data
         assert bucket.meta("large")["chunks"] == 763
         bucket.check()
-
-    def test_watchers_see_each_object_once(self, bucket: Bucket) -> None:
-        async def watch(store: Any) -> list[Any]:
-            watcher = await store.watch()
-            assert await watcher.updates() is None
-            await asyncio.to_thread(bucket.write, ("a", b"1"), ("b", content("b", 1, 3 * CHUNK)), ("a", b"2"))
-            found = [await watcher.updates() for _ in range(3)]
-            await watcher.stop()
-            return [(each.name, each.size, each.chunks, each.deleted) for each in found]
-
-        assert bucket.nats(watch) == [("a", 1, 1, False), ("b", 3 * CHUNK, 3, False), ("a", 1, 1, False)]
 
     def test_takes_the_place_of_what_was_there(self, bucket: Bucket) -> None:
         async def prepare(store: Any) -> None:

@@ -180,13 +180,9 @@ class TestCut:
         """The connection comes back each time; what is sent brings it down. That does not go on for ever."""
         ended = threading.Event()
 
-        def more_than(size: int) -> bool:
-            return ended.is_set() or proxy.bytes_from_client > size
-
         def cutting() -> None:
             while not ended.is_set():
-                wait_until(functools.partial(more_than, proxy.bytes_from_client + 20_000), "sent again")
-                proxy.cut()
+                proxy.cut_after(20_000, to="server").wait(1)
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows(f"{target.subject}.a", 0, 10)
@@ -602,18 +598,6 @@ class TestDeadLetters:
         with pytest.raises(RowRefused, match=rf"'{dead.subject}\.row': no stream captures this subject") as raised:
             sink.write(batches())
         assert counted(raised.value) == 10 == small.state()["messages"]
-
-
-class TestReport:
-    def test_of_several_streams_and_of_none(self, nats_server: NatsServer, stream: MakeStream) -> None:
-        one, two = stream(storage="memory"), stream(storage="memory")
-        two.fill(7)
-        sink = Sink(nats_server.url)
-        report = sink.write([rows(lambda number: f"{(one if number % 3 else two).subject}.a", 0, 300)])
-        assert report.streams == {one.name: (1, 200), two.name: (8, 107)}
-        empty = sink.write([])
-        assert (empty.rows, empty.stored, empty.streams) == (0, 0, {})
-        assert sink.write([rows("x", 0, 0)]).rows == 0
 
 
 class TestSharing:
