@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import OptionError, RowRefused, StreamNotFound
@@ -22,7 +21,6 @@ from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
-from tests.conftest import SparkLog
 from tests.support.calls import store, writer_of
 from tests.support.keyed import CONFIG, history, make_bucket, name_of, puts, table
 from tests.support.leaf import Linked
@@ -581,27 +579,6 @@ def test_buckets_behind_a_domain(nats_server: NatsServer) -> None:
         with pytest.raises(StreamNotFound, match=r"^there is no Key-Value bucket leaf \(option bucket\)"):
             Sink(linked.hub.url, bucket="leaf").write([puts(("a", b"1"))])
     close_all()
-
-
-# Through Spark.
-
-
-def test_a_batch_write(spark: SparkSession, bucket: Stream, spark_log: SparkLog) -> None:
-    def write(frame: DataFrame) -> None:
-        options = {"servers": bucket.url, "bucket": name_of(bucket), "writeId": "first"}
-        frame.write.format("jetstream").options(**options).mode("append").save()
-
-    users = spark.range(0, 300, 1, 1).selectExpr("concat('user.', id) as key", "concat('value ', id) as value")
-    wanted = {f"user.{number}": f"value {number}".encode() for number in range(300)}
-    for _ in range(2):
-        # Run again under its name it changes nothing.
-        write(users)
-        assert (table(bucket), bucket.state()["last_seq"]) == (wanted, 300)
-    spark_log.wait_for(rf"write first: 300 of 300 rows stored, {bucket.name} 1 to 300; 1 task")
-    changes = [("user.1", None, "delete", None), ("user.2", bytearray(b"new"), None, 3), ("user.3", None, "PURGE", 4)]
-    write(spark.createDataFrame(changes, "key string, value binary, operation string, expected_revision bigint"))
-    del wanted["user.1"], wanted["user.3"]
-    assert table(bucket) == {**wanted, "user.2": b"new"}
 
 
 def test_a_micro_batch_that_is_written_again(bucket: Stream) -> None:

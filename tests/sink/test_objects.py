@@ -23,7 +23,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from nats.js.errors import NotFoundError
-from pyspark.sql import SparkSession
 
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
@@ -32,7 +31,6 @@ from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
-from tests.conftest import SparkLog
 from tests.support.calls import store, writer_of
 from tests.support.leaf import Linked
 from tests.support.objects import assert_only_objects, content, in_store
@@ -616,31 +614,19 @@ def test_a_bucket_of_another_account(
     made.check()
 
 
-# -- Spark --
-
-
-class TestSpark:
-    def test_batch(self, spark: SparkSession, spark_log: SparkLog, bucket: Bucket) -> None:
-        frame = spark.range(0, 20, 1, 2).selectExpr(
-            "concat('dir/', id) as name",
-            "repeat(cast(id as string), 20000) as content",
-            "map('Row', cast(id as string)) as headers",
-        )
-        frame.write.format("jetstream").options(**bucket.options).mode("append").save()
-        assert bucket.contents() == {f"dir/{index}": str(index).encode() * 20000 for index in range(20)}
-        meta = bucket.meta("dir/7")
-        assert (meta["bucket"], meta["headers"]) == (bucket.bucket, {"Row": ["7"]})
-        bucket.check()
-        spark_log.wait_for(rf"20 of 20 rows stored, 600,000 bytes of content, {bucket.name} \d+ to \d+; 2 tasks, ")
-
-
 def test_micro_batches(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for number in range(3):
-        names = [f"o{row % 7}" for row in range(10 * number, 10 * number + 10)]
-        frame = batch(name=names, content=[str(row).encode() for row in range(10 * number, 10 * number + 10)])
+        some = range(10 * number, 10 * number + 10)
+        frame = batch(
+            name=[f"o{row % 7}" for row in some],
+            content=[str(row).encode() for row in some],
+            headers=[[("Row", [str(row)])] for row in some],
+        )
         store(writer_of("s", bucket.options, frame.schema), [frame], number)
     assert bucket.contents() == {f"o{row % 7}": str(row).encode() for row in range(23, 30)}
+    meta = bucket.meta("o1")
+    assert (meta["bucket"], meta["headers"]) == (bucket.bucket, {"Row": ["29"]})
     bucket.check()
     report = rf"batch 2 of query \w+: 10 of 10 rows stored, 20 bytes of content, {bucket.name} \d+ to \d+; 1 task, "
     assert re.search(report, caplog.text)

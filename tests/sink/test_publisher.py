@@ -114,15 +114,6 @@ class TestWindow:
         assert max_in_flight / 2 <= window.most <= max_in_flight
         assert numbers(target.url, target.name) == list(range(150))
 
-    def test_bounds_dead_letters_too(self, proxy: WireProxy, stream: MakeStream) -> None:
-        small, dead = stream(storage="memory", max_msg_size=100), stream(storage="memory")
-        window = Window(proxy, small.subject, dead.subject)
-        sink = Sink(proxy.url, maxInFlight=8, deadLetterSubject=f"{dead.subject}.row", delivery="at-least-once")
-        report = sink.write([rows(f"{small.subject}.a", 0, 200, 101)])
-        assert (report.rows, report.stored, report.dead_letters) == (200, 0, 200)
-        assert window.most <= 8
-        assert sorted(numbers(dead.url, dead.name)) == list(range(200))
-
     def test_bounds_the_bytes_under_way(self, proxy: WireProxy, target: Stream) -> None:
         sink = Sink(proxy.url, ackTimeout="60s")
         # With a message id, so that what is sent again after the cut counts once.
