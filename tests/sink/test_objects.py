@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import itertools
 import json
 import logging
@@ -81,10 +80,7 @@ class Bucket(Stream):
                 found = await store.list(ignore_deletes=True)
             except NotFoundError:
                 return {}
-            data = {each.name: io.BytesIO() for each in found}
-            for name, target in data.items():
-                await asyncio.wait_for(store.get(name, writeinto=target), 60)
-            return {name: target.getvalue() for name, target in data.items()}
+            return {each.name: (await asyncio.wait_for(store.get(each.name), 60)).data for each in found}
 
         found: dict[str, bytes] = self.nats(read)
         return found
