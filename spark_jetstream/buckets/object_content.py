@@ -11,16 +11,6 @@ import pyarrow as pa
 
 from spark_jetstream.buckets.objects import ObjectMeta, chunk_subject, digest_bytes
 from spark_jetstream.protocol.columns import Delivered, MessageRun
-from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
-
-
-def chunk_size(max_payload: int, max_msg_size: int, head: int, wanted: int = DEFAULT_CHUNK_SIZE) -> int:
-    """Return the chunk size: ``wanted``, or what fits beside a header of ``head`` bytes, which may be below 1.
-
-    A negative limit means no limit.
-    """
-    limit = max_payload if max_msg_size < 0 else min(max_payload, max_msg_size)
-    return min(wanted, limit - head)
 
 
 def chunks(content: memoryview, size: int) -> Iterator[memoryview]:

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spark_jetstream.buckets.kv import EXPECTED
-from spark_jetstream.buckets.object_content import chunk_size
 from spark_jetstream.buckets.objects import (
     ObjectMeta,
     chunk_filter,
@@ -447,14 +446,15 @@ class ObjectUploads:
         return ObjectNotStored(why, failure.hope, err_code=failure.err_code, denied=failure.denied)
 
     def _chunk_size(self, wanted: int) -> int:
+        """Return `wanted`, or how many bytes fit into a message beside the header."""
         if self._max_msg_size is None:
             try:
                 self._max_msg_size = self.stream.state().max_msg_size
             except PermissionDenied as error:
                 log.info("a limit of bucket %s is not looked at: %s", self._bucket, error)
                 self._max_msg_size = -1
-        head = len(self._uploads.head())
-        size = chunk_size(self._uploads.max_payload, self._max_msg_size, head, wanted)
+        limits = [limit for limit in (self._uploads.max_payload, self._max_msg_size) if limit >= 0]  # below 0: none
+        size = min(wanted, min(limits) - len(self._uploads.head()))
         if size < 1:
             raise NotStored(
                 f"the server, or the bucket's stream, takes messages of so few bytes (max_payload "

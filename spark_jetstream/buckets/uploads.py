@@ -192,9 +192,8 @@ class Uploads:
         patience = max(self._heard + timeout - time.monotonic(), 0.001) if wait else 0.0
         try:
             event = self._inbox.get(patience)
-            while event is not None:
-                if isinstance(event, Frames):
-                    self._take(event)
+            while isinstance(event, Frames):
+                self._take(event)
                 event = self._inbox.get(0.0)
         except PermissionDenied as denied:
             self._on_denied(denied)

@@ -240,9 +240,8 @@ class Publisher:
         patience = self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
         try:
             event = self._inbox.get(patience)
-            while event is not None:
-                if isinstance(event, Frames):
-                    self._take(event)
+            while isinstance(event, Frames):
+                self._take(event)
                 event = self._inbox.get(0.0)
         except PermissionDenied as denied:
             self._on_denied(denied)

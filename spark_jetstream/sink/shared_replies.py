@@ -47,11 +47,6 @@ class SharedReplies:
             return False
         return len(np.unique(fresh[self.place])) == len(fresh[self.place])
 
-    @property
-    def messages(self) -> IntArray:
-        """The sequences of all new messages that the answers name."""
-        return np.concatenate([*self.sequences().values(), np.zeros(0, np.int64)])
-
     def sequences(self) -> dict[tuple[str, str], IntArray]:
         """Return the messages that the answers name by stream and domain, without those stored by earlier attempts."""
         return {place: np.concatenate(sequences) for place, sequences in self._fresh.items()}

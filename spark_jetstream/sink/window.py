@@ -120,8 +120,8 @@ class InFlight:
         twice = at[:0]
         if stored.duplicate[mine].any():
             # Messages of the first try, whose answers named no row, are no duplicates of an earlier attempt.
-            own = self.replies.messages if self.replies is not None else at[:0]
-            twice = at[stored.duplicate[mine] & ~np.isin(sequences, own)]
+            own = {} if self.replies is None else self.replies.sequences()
+            twice = at[stored.duplicate[mine] & ~np.isin(sequences, np.concatenate([at[:0], *own.values()]))]
         self.waiting[at] = False
         self.due = {index: due for index, due in self.due.items() if self.waiting[index]}
         self.sequences[at] = sequences
