@@ -1,4 +1,4 @@
-"""Rows in flight: which of them lack an answer, and what the answers say. Pure: no socket, no clock.
+"""Rows in flight: which of them lack an answer, and what the answers prove. Pure: no socket, no clock.
 
 `sink.publisher` has the states of a row as a table. Times are seconds of the monotonic clock.
 """
@@ -16,7 +16,6 @@ from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks
 from spark_jetstream.sink.encode import Encoded, encode
 from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
-from spark_jetstream.sink.shared_replies import SharedReplies
 from spark_jetstream.sink.target import Target
 
 Mask = npt.NDArray[np.bool_]
@@ -46,6 +45,44 @@ class Portion:
         """Return one row by itself, with the reason why it is not stored."""
         message_id = None if self.ids is None else self.ids[index].as_py()
         return RefusedRow(self.rows, index, message_id, why, err_code)
+
+
+class SharedReplies:
+    """The answers to rows that have one reply subject: they say how many rows are stored, but not which.
+
+    They prove that all `rows` rows are stored if there are as many, all good, of stream and domain `place`, and each of
+    a message of its own. A publish may have two answers, one of them late: streams of two domains may capture a
+    subject. So answers of another place prove nothing, even if there are no others.
+    """
+
+    def __init__(self, rows: int, place: tuple[str, str]) -> None:
+        self.rows = rows
+        self.place = place
+        self.stored = 0  # good answers, duplicates among them
+        self.duplicates = 0  # good answers to rows that the stream had stored before
+        self.refused = 0  # answers that a row is not stored; `InFlight` counts them
+        self._fresh: dict[tuple[str, str], list[IntArray]] = {}  # sequences of the new messages by stream and domain
+
+    def take(self, stored: StoredAcks, mine: Mask) -> tuple[int, int]:
+        """Take the marked answers; return how many they are, and how many of them are duplicates."""
+        known = mine & stored.duplicate
+        count, duplicates = int(np.count_nonzero(mine)), int(np.count_nonzero(known))
+        self.stored += count
+        self.duplicates += duplicates
+        self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[mine & ~known])
+        return count, duplicates
+
+    @property
+    def proof(self) -> bool:
+        """Whether all rows are stored."""
+        fresh = self.sequences()
+        if (self.stored, self.refused, list(fresh)) != (self.rows, 0, [self.place]):
+            return False
+        return len(np.unique(fresh[self.place])) == len(fresh[self.place])
+
+    def sequences(self) -> dict[tuple[str, str], IntArray]:
+        """Return the messages that the answers name by stream and domain, without those stored by earlier attempts."""
+        return {place: np.concatenate(sequences) for place, sequences in self._fresh.items()}
 
 
 class InFlight:
@@ -258,7 +295,7 @@ class Window:
         """
         unproven = []
         for flight in list(self.portions):
-            if not flight.frames.shared or flight.replies is None or not flight.replies.complete:
+            if not flight.frames.shared or flight.replies is None or flight.unanswered > 0:
                 continue
             if flight.replies.proof:
                 self.portions.remove(flight)
