@@ -268,18 +268,13 @@ class ObjectUploads:
 
     def store_meta(self, meta: ObjectMeta, expected: int) -> int:
         """Store a meta message in place of the one with this sequence (0: none). See `ObjectNotStored.overtaken`."""
-        tries = Tries(self._settings)
         subject = meta_subject(self._bucket, meta.name)
-        while True:
-            try:
-                sequence = self._store_meta(subject, meta.to_json(), expected, tries)
-                self._check_place(subject, sequence)
-                return sequence
-            except NotStored as failure:
-                self._recover(failure)
-                if failure.overtaken or not tries.left(failure.hope):
-                    raise self._final(failure) from None
-                tries.backoff.pause()
+        try:
+            sequence = self._store_meta(subject, meta.to_json(), expected, Tries(self._settings))
+            self._check_place(subject, sequence)
+            return sequence
+        except NotStored as failure:
+            raise self._final(failure) from None
 
     def disown(self, name: str, nuid: str) -> None:
         """Take an id out of the note of an object's uploads, so that nothing removes its chunks."""
@@ -376,7 +371,7 @@ class ObjectUploads:
         """Store the meta message in place of the one that was read and return its sequence.
 
         Without an answer it is sent again until there is one: it is stored once, because of the sequence it expects.
-        Its chunks must stay as long as it may still be stored.
+        Its chunks must stay as long as it may still be stored. A refusal ends the `upload`, if there is one.
         """
         in_doubt = False
         while True:
@@ -385,10 +380,10 @@ class ObjectUploads:
                 return sequence
             except NotStored as failure:
                 in_doubt = in_doubt or not failure.settled
-                if not in_doubt and not failure.overtaken:
+                if upload is not None and not in_doubt and not failure.overtaken:
                     raise
                 self._recover(failure)
-                newest = self.stream.last(subject)
+                newest = self.stream.last(subject) if in_doubt or failure.overtaken else None
                 if newest is not None and newest.sequence != expected and newest.data == body:
                     return newest.sequence
                 if failure.overtaken:

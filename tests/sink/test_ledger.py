@@ -700,7 +700,3 @@ class TestStart:
         for _ in range(2):
             check_interval(sink.connect, sink.options, "q", 4, {"S": (2, 2)})
         assert caplog.text.count("apart, and stream S remembers message ids for 0.1 s (duplicate_window)") == 1
-        t = make("T", duplicate_window=600 * SECOND)
-        t.send(*(Message("t.a", b"", [("Nats-Msg-Id", f"q.{batch_number}.0.a")]) for batch_number in (3, 4)))
-        check_interval(sink.connect, sink.options, "q", 4, {"T": (2, 2)})
-        assert caplog.text.count("apart") == 1

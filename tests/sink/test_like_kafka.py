@@ -29,28 +29,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jetstream.errors import OptionError, SchemaError
-from tests.sink.test_spark import write, write_stream
-from tests.support.calls import store, stored, writer_of
+from tests.sink.test_spark import put, write, write_stream
+from tests.support.calls import stored, writer_of
 from tests.support.publish import Message
 from tests.support.queries import refusal, streaming
 from tests.support.sinking import batch, rows, seen
-from tests.support.streams import MakeStream, Stream
+from tests.support.streams import MakeStream
 
 NOWHERE = "nats://127.0.0.1:1"
 MODES = pytest.mark.parametrize("mode", ["b", "s"], ids=["batch", "streaming"])
-
-
-def put(mode: str, s: Stream, frame: pa.RecordBatch, **options: object) -> None:
-    store(writer_of(mode, {"servers": s.url, **options}, frame.schema), [frame])
 
 
 @MODES
 def test_topic_field_and_topic_option(stream: MakeStream, mode: str) -> None:
     """The option wins."""
     s = stream()
-    put(mode, s, batch(data=[b"1"], subject=[f"{s.subject}.column"]))
-    put(mode, s, batch(data=[b"2"]), subject=f"{s.subject}.option")
-    put(mode, s, batch(data=[b"3"], subject=["nowhere.at.all"]), subject=f"{s.subject}.option")
+    put(s, batch(data=[b"1"], subject=[f"{s.subject}.column"]), mode)
+    put(s, batch(data=[b"2"]), mode, subject=f"{s.subject}.option")
+    put(s, batch(data=[b"3"], subject=["nowhere.at.all"]), mode, subject=f"{s.subject}.option")
     found = [(message.subject.removeprefix(f"{s.subject}."), message.data) for message in seen(s)]
     assert found == [("column", b"1"), ("option", b"2"), ("option", b"3")]
 
@@ -98,7 +94,7 @@ def test_exception_on_config_serializer(mode: str) -> None:
 @MODES
 def test_write_big_data_with_small_producer_buffer(stream: MakeStream, mode: str) -> None:
     s = stream()
-    put(mode, s, rows(f"{s.subject}.a", 0, 300, size=15_000), maxInFlight=1)
+    put(s, rows(f"{s.subject}.a", 0, 300, size=15_000), mode, maxInFlight=1)
     assert [message.data.rstrip(b".") for message in seen(s)] == [b"row %d" % number for number in range(300)]
     assert s.state()["messages"] == 300
 

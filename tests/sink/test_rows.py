@@ -125,24 +125,17 @@ GOOD_SUBJECTS = [
 ]  # fmt: skip
 BAD_SUBJECTS = {
     "": "is empty",
-    "a b": "blank or a control character",
     "a\r\nb": "blank or a control character",
-    "a\n": "blank or a control character",
     "a\x00b": "blank or a control character",
     "a\x7f": "blank or a control character",
-    ".a": "empty token",
-    "a..b": "empty token",
-    "a.": "empty token",
-    "*": "wildcard",
-    "a.*": "wildcard",
-    ">": "wildcard",
     " a": "blank or a control character",
     "a ": "blank or a control character",
-    "a.>": "wildcard",
+    "a..b": "empty token",
+    "a.": "empty token",
+    "a.*": "wildcard",
+    ">": "wildcard",
     "$JS": "server's own",
-    "$JS.API.STREAM.DELETE.S": "server's own",
     "$SYS.REQ.SERVER.PING": "server's own",
-    "x" * 1025: "1025 bytes, more than 1024",
     "ü" * 513: "1026 bytes, more than 1024",
 }
 

@@ -74,8 +74,9 @@ def rows(spark: SparkSession, s: Stream, count: int, partitions: int = 1) -> Dat
 # Rows.
 
 
-def put(s: Stream, frame: pa.RecordBatch, **options: object) -> None:
-    store(writer_of("b", {"servers": s.url, **options}, frame.schema), [frame])
+def put(s: Stream, frame: pa.RecordBatch, mode: str = "b", **options: object) -> None:
+    """Write as a batch (mode b) or as a micro-batch (mode s), without Spark."""
+    store(writer_of(mode, {"servers": s.url, **options}, frame.schema), [frame])
 
 
 @pytest.mark.parametrize("delivery", LEVELS)
