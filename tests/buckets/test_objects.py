@@ -26,7 +26,6 @@ from spark_jetstream.buckets.objects import (
 from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.options.names import name_pattern
 from spark_jetstream.source.objects import LARGEST_CONTENT, live_objects, pack, refuse_large
 from tests.support.objects import meta_of
 from tests.support.wire import Made
@@ -151,8 +150,8 @@ def meta_row(name: str, **fields: Any) -> Row:
     return meta_subject("B", name), ObjectMeta(bucket="B", name=name, **fields).to_json(), None
 
 
-def live(*runs: Made, pattern: str | None = None) -> list[tuple[str, int]]:
-    objects = live_objects(runs, "B", None if pattern is None else name_pattern(pattern))
+def live(*runs: Made) -> list[tuple[str, int]]:
+    objects = live_objects(runs, "B", None)
     assert all(stored.timestamp == stored.sequence * 1000 for stored in objects)
     return [(stored.meta.name, stored.sequence) for stored in objects]
 
@@ -166,12 +165,6 @@ def test_the_newest_version_of_each_object_that_is_there() -> None:
     )
     assert live(*runs) == [("b", 2), ("c", 5), ("a", 6), ("one", 10)]
     assert live() == []
-
-
-def test_names_that_a_pattern_matches() -> None:
-    run = Made([meta_row(name) for name in ["a.csv", "x/b.csv", "a.csv.gz", "n\nl.csv"]])
-    assert live(run, pattern="*.csv") == [("a.csv", 1), ("x/b.csv", 2), ("n\nl.csv", 4)]
-    assert live(run, pattern="?.csv") == [("a.csv", 1)]
 
 
 def test_a_malformed_meta_message_is_named() -> None:

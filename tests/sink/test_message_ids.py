@@ -108,7 +108,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ROWS, st.data())
 def test_neither_portions_nor_their_order_matter(some: list[Row], data: st.DataObject) -> None:
     """In another order, equal rows have the same ids between them."""
