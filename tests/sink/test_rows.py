@@ -180,19 +180,12 @@ def test_text_that_is_not_utf8_is_published_as_it_is(subject: bytes) -> None:
 
 Map = list[tuple[str, list[str | None] | None]] | None
 
-#: (the map of a row, its lines, its fault), with lists of values.
+#: (the map of a row, its lines, its fault), with lists of values. `test_encode` has more good ones.
 HEADER_CASES: dict[str, tuple[Map, bytes, str | None]] = {
-    "null": (None, b"", None),
-    "empty": ([], b"", None),
-    "one": ([("A", ["1"])], b"A: 1\r\n", None),
     "repeated": ([("A", ["1", "2", "1"])], b"A: 1\r\nA: 2\r\nA: 1\r\n", None),
     "a key twice": ([("A", ["1"]), ("B", ["2"]), ("A", ["3"])], b"A: 1\r\nB: 2\r\nA: 3\r\n", None),
     "names that differ in case": ([("case", ["1"]), ("CASE", ["2"])], b"case: 1\r\nCASE: 2\r\n", None),
     "no values": ([("A", []), ("B", ["1"])], b"B: 1\r\n", None),
-    "empty value": ([("A", [""])], b"A: \r\n", None),
-    "colons": ([("A", ["a: b", ":", "Nats-TTL: 5s"])], b"A: a: b\r\nA: :\r\nA: Nats-TTL: 5s\r\n", None),
-    "blanks in a value": ([("A", [" 1\t "])], b"A:  1\t \r\n", None),
-    "outside ASCII": ([("größe", ["日本"])], "größe: 日本\r\n".encode(), None),
     "a blank in a name": ([("A b", ["1"])], b"A b: 1\r\n", None),
     "null list": ([("A", ["1"]), ("B", None)], b"A: 1\r\n", "null list of values"),
     "null value": ([("A", ["1", None, "2"])], b"A: 1\r\nA: 2\r\n", "null value"),
