@@ -104,6 +104,12 @@ def test_rounds_hold_each_key_once_and_keep_its_order(keys: list[str]) -> None:
     assert len(found) == max((keys.count(key) for key in keys), default=0)
 
 
+def test_a_key_of_a_mirror_is_stored_at_its_origin() -> None:
+    far = KeyBucket.of("copy", "$JS.leaf.API", {"name": "KV_b", "external": {"api": "$JS.hub.API"}})
+    assert (far.origin.write_prefix, far.api_prefix, far.stream) == ("$JS.hub.API.$KV.b.", "$JS.hub.API", "KV_b")
+    assert far.stored_at("$JS.hub.API.$KV.b.a.b") == "$KV.b.a.b"
+
+
 REASONS = [
     (10164, "wrong last sequence", 12, "expected_revision is 12, and the key has another one"),
     (10077, "maximum bytes exceeded", None, "the bucket is full: raise its size (max_bytes of stream KV_b)"),

@@ -1,4 +1,4 @@
-"""What the answers to a shared reply subject prove."""
+"""What the answers to a shared reply subject prove, and until when its rows are in flight."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from spark_jetstream.protocol.pub_ack import StoredAcks
-from spark_jetstream.sink.window import SharedReplies
+from spark_jetstream.sink.report import Totals
+from spark_jetstream.sink.target import Target
+from spark_jetstream.sink.window import InFlight, Portion, SharedReplies, Window
+from tests.support.sinking import read_rows
 
 NUMBER = 7
 Answer = tuple[str, int, bool]  # stream and domain as one name, sequence, whether it is a duplicate
@@ -65,3 +68,28 @@ def test_names_the_messages_that_are_new() -> None:
         ("S", "hub"): [9],
     }
     assert (shared.stored, shared.duplicates, shared.refused, shared.proof) == (4, 1, 2, False)
+
+
+def test_rows_that_share_are_in_flight_until_all_answers_are_there() -> None:
+    window = Window("_INBOX.x", 100, may_share=True)
+
+    def sent(shared: bool) -> InFlight:
+        portion = Portion(read_rows("a", data=[b"1", b"2"]), None, None, Totals(), True, 0.0, {})
+        flight = window.prepare(portion, 1 << 20, shared=True)
+        assert flight.frames.shared is shared
+        window.portions.append(flight)
+        return flight
+
+    def answer(number: int, sequence: int) -> None:
+        acks = StoredAcks("S", "", np.array([number]), np.array([sequence]), np.array([False]))
+        assert window.take(acks, Target()) is None
+
+    first = sent(shared=False).frames.first  # no stream has answered yet
+    answer(first, 1)
+    answer(first + 1, 2)
+    window.drop_answered()
+    flight = sent(shared=True)
+    answer(flight.frames.first, 3)
+    assert (window.conclude(), window.portions) == ([], [flight])
+    answer(flight.frames.first, 4)
+    assert (window.conclude(), window.portions) == ([], [])
