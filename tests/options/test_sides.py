@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
-from spark_jetstream.options.names import PublishSubject
 from spark_jetstream.options.specs import EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
-from spark_jetstream.sink.rows import subject_fault
 
 SECRET = "hunter2-never-shown"
 STREAM, BATCH = True, False
@@ -155,29 +151,14 @@ def test_values_of_other_types_are_taken_as_their_text() -> None:
     assert (written.max_retries, written.subject, written.write_id) == (0, None, "20260301")
 
 
-@pytest.mark.parametrize(
-    ("options", "prefix"),
-    [({}, "$JS.API"), ({"domain": "hub"}, "$JS.hub.API"), ({"apiPrefix": "JSA.API."}, "JSA.API")],
-)
-def test_the_api_prefix(options: dict[str, str], prefix: str) -> None:
-    assert connection(**options).api_prefix_resolved == prefix
-
-
-@pytest.mark.parametrize(
-    ("options", "required"),
-    [
-        ({}, False),
-        ({"servers": "tls://a"}, True),
-        ({"servers": "wss://a"}, True),
-        ({"servers": "ws://a"}, False),
-        ({"tlsCaFile": "/ca"}, True),
-        ({"tlsHostname": "a"}, True),
-        ({"tlsHandshakeFirst": "true"}, True),
-        ({"tlsHandshakeFirst": "false"}, False),
-    ],
-)
-def test_when_encryption_is_asked_for(options: dict[str, str], required: bool) -> None:
-    assert connection(**options).requires_tls is required
+def test_what_follows_from_the_options_of_a_connection() -> None:
+    for options, prefix in (({}, "$JS.API"), ({"domain": "hub"}, "$JS.hub.API"), ({"apiPrefix": "J.API."}, "J.API")):
+        assert connection(**options).api_prefix_resolved == prefix
+    encrypted = {"tlsCaFile": "/ca", "tlsHostname": "a", "tlsHandshakeFirst": "true"}
+    for options in ({"servers": "tls://a"}, {"servers": "wss://a"}, *({name: encrypted[name]} for name in encrypted)):
+        assert connection(**options).requires_tls
+    for options in ({}, {"servers": "ws://a"}, {"tlsHandshakeFirst": "false"}):
+        assert not connection(**options).requires_tls
 
 
 def test_a_connection_leaves_the_options_of_sources_and_sinks_alone() -> None:
@@ -267,7 +248,6 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "replace"}, "ensureStreamOnConflict", "update or ignore"),
     (STREAM, {**NONE, "bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more"),
     (BATCH, {**NONE, "objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "(spark-jetstream object add)"),
-    # required
     # buckets
     (STREAM, {**NONE, "bucket": "b", "subjects": "a"}, "subjects", "no meaning with bucket: use keys"),
     (STREAM, {**NONE, "bucket": "b", "includeHeaders": "false"}, "includeHeaders", "its rows have no headers"),
@@ -380,22 +360,6 @@ def test_what_is_refused(
     # One sentence: no full stop inside of it or at its end, other than in what is quoted.
     assert not re.search(r"\.(\s|$)", re.sub(r'"[^"]*"', "", message).replace("...", ""))
     assert pickle.loads(pickle.dumps(caught.value)).option == option
-
-
-@given(st.text(st.sampled_from("ab$JS.*>\t \x7f\xa0ö"), max_size=12))
-@example("$SYS.a")
-@example("$JS")
-@example("ö" * 512)
-@example("ö" * 512 + "a")
-def test_an_option_takes_the_subjects_that_a_column_may_hold(subject: str) -> None:
-    try:
-        PublishSubject().parse("subject", f"x{subject}")
-    except OptionError:
-        taken = False
-    else:
-        taken = True
-    # What strips blanks off an option leaves the column alone.
-    assert taken is (subject_fault(f"x{subject}".strip().encode()) is None)
 
 
 def test_a_model_made_directly_is_checked_as_well() -> None:

@@ -1,14 +1,8 @@
-"""Texts of options to values: tables of what is read and refused, and properties."""
+"""Texts of options to values: tables of what is read and refused."""
 
 from __future__ import annotations
 
-import json
-from datetime import datetime, timedelta, timezone
-from itertools import product
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
@@ -24,7 +18,6 @@ from spark_jetstream.options.names import (
 )
 from spark_jetstream.options.servers import Servers, UserInfo
 from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
-from spark_jetstream.protocol.subjects import subject_fault, subjects_overlap
 
 DURATION = Seconds("0s", "3650d")
 SIZE = Size(0, 1 << 50)
@@ -194,48 +187,3 @@ def test_user_info_is_decoded() -> None:
     ):
         with pytest.raises(OptionError, match=problem):
             Servers().login("servers", servers)
-
-
-@given(
-    st.datetimes(datetime(1971, 1, 1), datetime(2262, 1, 1)),  # noqa: DTZ001 - hypothesis wants bounds without a zone
-    st.integers(0, 999_999_999),
-    st.integers(-18 * 60, 18 * 60),
-)
-def test_times_agree_with_datetime_to_the_nanosecond(moment: datetime, nanosecond: int, zone: int) -> None:
-    moment = moment.replace(microsecond=0, tzinfo=timezone(timedelta(minutes=zone)))
-    text = moment.isoformat()
-    text = f"{text[:19]}.{nanosecond:09d}{text[19:]}"
-    seconds = (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1)
-    assert Time().parse("startingTimestamp", text) == seconds * 10**9 + nanosecond
-
-
-@given(
-    st.dictionaries(
-        st.text(min_size=1, max_size=5).filter(lambda name: name.isprintable() and not {*name} & {*" .*>/\\"}),
-        st.integers(1, 2**63 - 1),
-        min_size=1,
-    )
-)
-def test_positions_come_back_from_json(positions: dict[str, int]) -> None:
-    assert dict(BOTH.parse("startingOffsets", json.dumps(positions))) == positions
-
-
-def matches(subject: tuple[str, ...], tokens: list[str]) -> bool:
-    for index, token in enumerate(tokens):
-        if token == ">":
-            return len(subject) > index
-        if index >= len(subject) or token not in ("*", subject[index]):
-            return False
-    return len(subject) == len(tokens)
-
-
-TOKENS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3)
-FILTER_TOKENS = st.tuples(TOKENS, st.booleans()).map(lambda pair: [*pair[0], *([">"] if pair[1] else [])])
-SUBJECTS = [subject for length in range(1, 6) for subject in product("abc", repeat=length)]
-
-
-@given(FILTER_TOKENS, FILTER_TOKENS)
-def test_overlap_is_what_trying_all_subjects_finds(one: list[str], other: list[str]) -> None:
-    assert not subject_fault(".".join(one))
-    overlap = any(matches(subject, one) and matches(subject, other) for subject in SUBJECTS)
-    assert subjects_overlap(".".join(one), ".".join(other)) is overlap
