@@ -13,19 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from packaging.utils import canonicalize_name
 
-from tests import audit
 from tests.support.project import ROOT
 from tests.test_repository import locked
-
-
-def test_every_locked_version_is_asked_for_whatever_python_it_is_for() -> None:
-    files = audit.files((ROOT / "constraints.txt").read_text())
-    lines = [[line for line in text.splitlines() if "==" in line] for text in files]
-    assert sorted(line for some in lines for line in some) == sorted(
-        f"{one.name}{one.specifier} \\" for one in locked()
-    )
-    for names in ([line.partition("==")[0] for line in some] for some in lines):
-        assert len(names) == len(set(names))
 
 
 @contextmanager

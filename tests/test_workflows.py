@@ -76,12 +76,6 @@ def test_what_workflows_run_exists() -> None:
         assert (ROOT / script).is_file(), script
 
 
-def test_hooks_run_the_ruff_of_the_environment() -> None:
-    (repository,) = read(ROOT / ".pre-commit-config.yaml")["repos"]
-    assert repository["repo"] == "local"
-    assert all(hook["entry"].startswith(".venv/bin/ruff ") for hook in repository["hooks"])
-
-
 def test_addresses_of_the_issue_forms_are_those_of_the_project() -> None:
     links = [link["url"] for link in read(GITHUB / "ISSUE_TEMPLATE" / "config.yml")["contact_links"]]
     site, source = URLS["Documentation"], URLS["Source"]

@@ -64,13 +64,3 @@ def test_the_table_is_of_the_versions_that_the_metadata_name() -> None:
             version = Version(row[requirement.name])
             assert version == floor if cell.oldest else version > floor
             assert version in requirement.specifier
-
-
-def test_a_run_replaces_its_own_row_only() -> None:
-    row = ["python", "3.12.99", f"{matrix.SPARKS[-1]}.99", f"{matrix.SERVERS[-1]}.99", *"1234", matrix.FAILED, "today"]
-    before = matrix.rows(PAGE)
-    replaced = matrix.put(PAGE, row)
-    assert [(old, new) for old, new in zip(before, matrix.rows(replaced), strict=True) if old != new] == [
-        (next(item for item in before if item[:1] == ["python"] and item[1].startswith("3.12")), row)
-    ]
-    assert matrix.put(replaced, *before) == PAGE

@@ -6,7 +6,7 @@ they claim by themselves.
 
 from __future__ import annotations
 
-import ast
+import json
 import os
 import re
 from pathlib import Path
@@ -15,17 +15,13 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbformat import NotebookNode
 from pyspark.sql import SparkSession
 
 from notebooks import build
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Publisher
 
-NOTEBOOKS = [build.FOLDER / f"{name}.py" for name in ("buckets", "exactly_once", "monitoring", "quickstart")]
-QUICKSTART = NOTEBOOKS[-1]
-
-each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+QUICKSTART = build.FOLDER / "quickstart.py"
 
 
 def cells_of(path: Path) -> list[build.Cell]:
@@ -38,45 +34,15 @@ def code_of(path: Path) -> list[str]:
     return [cell.text for cell in cells_of(path) if cell.kind == "code"]
 
 
-def read_notebook(path: Path) -> NotebookNode:
-    """Read a notebook in Jupyter's format without converting it."""
-    notebook: NotebookNode = nbformat.read(path, as_version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
-    return notebook
-
-
 # -- both formats --
 
 
-def test_the_notebooks_are_those_of_this_folder() -> None:
-    assert build.sources() == NOTEBOOKS
-    assert sorted(build.FOLDER.glob("*.ipynb")) == [path.with_suffix(".ipynb") for path in NOTEBOOKS]
-
-
-@each_notebook
-def test_the_jupyter_notebook_is_made_from_the_source(path: Path) -> None:
-    written = path.with_suffix(".ipynb").read_text(encoding="utf-8")
-    assert written == build.text_of(path.read_text(encoding="utf-8")), "run `python notebooks/build.py`"
-
-
-@each_notebook
-def test_the_jupyter_notebook_is_valid_and_was_never_executed(path: Path) -> None:
-    notebook = read_notebook(path.with_suffix(".ipynb"))
-    nbformat.validate(notebook)
-    assert [build.Cell(cell.cell_type, cell.source) for cell in notebook.cells] == cells_of(path)
-    assert {cell.execution_count for cell in notebook.cells if cell.cell_type == "code"} == {None}
-    assert not [cell for cell in notebook.cells if cell.get("outputs")]
-
-
-@each_notebook
-def test_the_databricks_source_is_python_around_its_markdown(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "# Databricks notebook source"
-    code = "\n".join(line for line in lines[1:] if not line.startswith(("# MAGIC", "# COMMAND")))
-    assert ast.dump(ast.parse(code)) == ast.dump(ast.parse("\n".join(code_of(path))))
-
-
-def test_all_notebooks_after_the_quick_start_have_the_same_set_up() -> None:
-    assert len({code_of(path)[0] for path in NOTEBOOKS if path != QUICKSTART}) == 1
+def test_the_jupyter_notebooks_are_made_from_the_sources_and_valid() -> None:
+    assert sorted(build.FOLDER.glob("*.ipynb")) == [path.with_suffix(".ipynb") for path in build.sources()]
+    for path in build.sources():
+        written = path.with_suffix(".ipynb").read_text(encoding="utf-8")
+        assert written == build.text_of(path.read_text(encoding="utf-8")), "run `python notebooks/build.py`"
+        nbformat.validate(json.loads(written))
 
 
 @pytest.mark.parametrize(
