@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,18 +125,13 @@ def test_a_library_out_of_its_range_fails() -> None:
     assert "pydantic" in findings["libraries"].said
 
 
-def test_spark_must_find_the_format() -> None:
-    here = {
-        "PYSPARK_PYTHON": sys.executable,
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-    }
-    databricks = {**here, "DATABRICKS_RUNTIME_VERSION": "17.3"}
-    findings = {finding.check: finding for finding in spark.check_workers(spark.this_python(), databricks)}
-    assert "spark_jetstream.register(spark)" in findings['format("jetstream")'].said
-    broken = spark.Python("3.11.0", {"pyspark": "4.3.0"}, "ImportError: no")
-    findings = {finding.check: finding for finding in spark.check_workers(broken, here)}
-    assert "cannot be imported: ImportError: no" in findings['format("jetstream")'].said
+def test_spark_must_find_the_format(tmp_path: Path) -> None:
+    python = script(tmp_path / "python", answer())
+    _, form = workers(python, DATABRICKS_RUNTIME_VERSION="17.3")
+    assert "spark_jetstream.register(spark)" in form.said
+    broken = replace(MINE, import_error="ImportError: no")
+    _, form = spark.check_workers(broken, {"PYSPARK_PYTHON": python, "PATH": "/usr/bin:/bin"})
+    assert "cannot be imported: ImportError: no" in form.said
 
 
 def test_a_script_that_hides_a_package_is_named_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
