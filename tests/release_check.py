@@ -22,13 +22,6 @@ from zipfile import ZipFile
 import spark_jetstream
 from tests.support.project import ROOT, URLS
 
-ENTRY_POINTS = """\
-[console_scripts]
-spark-jetstream = spark_jetstream.cli.main:main
-
-[pytest11]
-spark_jetstream = spark_jetstream.testing.plugin
-"""
 #: One file of each part of the repository that the sdist must hold beside the package, so that its tests run.
 PARTS = {
     ".ci/run", ".github/workflows/test.yml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "SECURITY.md",
@@ -68,20 +61,17 @@ def check_wheel(wheel: Path) -> None:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         (metadata_file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = message_from_bytes(archive.read(metadata_file))
-        entry_points = archive.read(metadata_file.replace("METADATA", "entry_points.txt")).decode()
     package = (path for path in (ROOT / "spark_jetstream").rglob("*") if path.is_file())
     sources = {path.relative_to(ROOT).as_posix() for path in package if "__pycache__" not in path.parts}
     sources.add("pyspark_jetstream.py")
     check("spark_jetstream/py.typed" in packed, "py.typed is missing")
     check(packed == sources, f"missing or not of the package: {sorted(packed ^ sources)}")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    check(metadata["Name"] == "spark-jetstream", f"its name is {metadata['Name']}")
     check(metadata["Version"] == spark_jetstream.__version__, f"its version is {metadata['Version']}")
     check(str(metadata.get_payload()).strip() == readme.strip(), "README.md is not its description")
     check(metadata["License-File"] == "LICENSE", "LICENSE is missing")
     urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL", []))
     check(urls == URLS, f"its addresses are {urls}")
-    check(entry_points == ENTRY_POINTS, f"its entry points are {entry_points}")
 
 
 def install(file: Path, extras: str, uv: str, folder: Path) -> Path:

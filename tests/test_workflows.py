@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.project import ROOT, URLS
+from tests.support.project import ROOT
 
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted(GITHUB.glob("workflows/*.yml"))
@@ -74,11 +74,3 @@ def test_what_workflows_run_exists() -> None:
     assert {"lint", "test", "docs", "audit", "release-check", "lock", "matrix"} <= called <= made
     for script in re.findall(r"^(\.\S+)", run, re.MULTILINE):
         assert (ROOT / script).is_file(), script
-
-
-def test_addresses_of_the_issue_forms_are_those_of_the_project() -> None:
-    links = [link["url"] for link in read(GITHUB / "ISSUE_TEMPLATE" / "config.yml")["contact_links"]]
-    site, source = URLS["Documentation"], URLS["Source"]
-    assert [link for link in links if not link.startswith((site, f"{source}/security/"))] == []
-    for page in (link.removeprefix(site).strip("/") for link in links if link.startswith(site)):
-        assert (ROOT / "docs" / f"{page}.md").is_file(), page

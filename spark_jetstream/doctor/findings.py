@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from spark_jetstream.errors import LONGEST_MESSAGE, brief
@@ -23,7 +24,7 @@ class Finding:
     """
 
     check: str
-    status: Status
+    status: Status = field(kw_only=True)
     said: str
     what_to_do: str = ""
 
@@ -32,24 +33,11 @@ class Finding:
             object.__setattr__(self, name, brief(getattr(self, name), LONGEST_MESSAGE))
 
 
-def ok(check: str, text: str) -> Finding:
-    """Return the finding of a check that passed."""
-    return Finding(check, "ok", text)
-
-
-def warning(check: str, text: str, what_to_do: str) -> Finding:
-    """Return the finding of something that works now, but badly or not for long."""
-    return Finding(check, "warning", text, what_to_do)
-
-
-def failed(check: str, text: str, what_to_do: str) -> Finding:
-    """Return the finding of something that does not work."""
-    return Finding(check, "failed", text, what_to_do)
-
-
-def unknown(check: str, text: str, what_to_do: str = "") -> Finding:
-    """Return the finding of a check that was not possible."""
-    return Finding(check, "unknown", text, what_to_do)
+ok = partial(Finding, status="ok")
+warning = partial(Finding, status="warning")
+"""Something works now, but badly or not for long."""
+failed = partial(Finding, status="failed")
+unknown = partial(Finding, status="unknown")
 
 
 def version_of(text: str) -> tuple[int, ...]:

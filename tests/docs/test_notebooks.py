@@ -7,7 +7,6 @@ they claim by themselves.
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,21 +42,6 @@ def test_the_jupyter_notebooks_are_made_from_the_sources_and_valid() -> None:
         written = path.with_suffix(".ipynb").read_text(encoding="utf-8")
         assert written == build.text_of(path.read_text(encoding="utf-8")), "run `python notebooks/build.py`"
         nbformat.validate(json.loads(written))
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("x = 1\n\n# COMMAND ----------\n\n# COMMAND ----------\n\ny = 2\n", "cell 2 is empty"),
-        ("# MAGIC %md\n# MAGIC text\nx = 1\n", "cell 1 mixes code with # MAGIC"),
-        ("# MAGIC %sql\n# MAGIC SELECT 1\n", "cell 1 does not begin with '# MAGIC %md'"),
-    ],
-)
-def test_cells_that_jupyter_does_not_have_are_refused(body: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build.notebook(f"{build.FIRST_LINE}{body}")
-    with pytest.raises(ValueError, match="first line"):
-        build.notebook(body)
 
 
 # -- as on Databricks: a given session, settings in widgets, a server elsewhere --
@@ -112,12 +96,3 @@ def test_the_quickstart_runs_on_a_given_server_and_session(
     assert publisher.api("STREAM.NAMES")["streams"] == streams
     assert list(tmp_path.iterdir()) == []
     assert spark.range(3).count() == 3
-
-
-def test_the_server_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
-    monkeypatch.setenv("WORK_DIR", str(tmp_path))
-    names: dict[str, Any] = {}
-    run_cells(code_of(QUICKSTART)[:1], names)
-    assert (names["nats_url"], names["server"]) == ("nats://127.0.0.1:1", None)
-    assert os.path.samefile(names["folder"], tmp_path / f"spark-jetstream-quickstart-{names['run']}")
