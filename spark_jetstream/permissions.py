@@ -62,10 +62,6 @@ class Names:
         """Return where to publish to a subject of a Key-Value bucket: below the prefix of a domain or account."""
         return subject if self.prefix == jsapi.DEFAULT_PREFIX else f"{self.prefix}.{subject}"
 
-    def of(self, stream: str, subjects: Sequence[str] | None) -> Names:
-        """Return the names for another stream."""
-        return replace(self, stream=stream, subjects=subjects)
-
 
 Lines = Iterator[Permission]
 
@@ -207,7 +203,7 @@ def durable_queue(names: Names) -> Lines:
 
 def _kv(names: Names) -> Names:
     keys = [f"$KV.{names.bucket}.{key}" for key in names.subjects or ()]
-    return names.of(f"KV_{names.bucket}", keys or None)
+    return replace(names, stream=f"KV_{names.bucket}", subjects=keys or None)
 
 
 def kv_read(names: Names) -> Lines:
@@ -216,7 +212,7 @@ def kv_read(names: Names) -> Lines:
 
 
 def object_read(names: Names) -> Lines:
-    bucket = names.of(objects.stream_name(names.bucket), [objects.meta_filter(names.bucket)])
+    bucket = _objects(names)
     yield from read(bucket, "consumers for the list of objects")
     chunks = [objects.chunk_subject(names.bucket, "*")]
     for filters, why in ((chunks, "a consumer for the content of one"), ([], "a consumer for the content of several")):
@@ -225,7 +221,7 @@ def object_read(names: Names) -> Lines:
 
 
 def _objects(names: Names) -> Names:
-    return names.of(objects.stream_name(names.bucket), ())
+    return replace(names, stream=objects.stream_name(names.bucket), subjects=[objects.meta_filter(names.bucket)])
 
 
 # Writing
@@ -258,7 +254,7 @@ def write(names: Names) -> Lines:
 
 
 def write_exactly_once(names: Names) -> Lines:
-    ledger = names.of(f"KV_{LEDGER_BUCKET}", None)
+    ledger = replace(names, stream=f"KV_{LEDGER_BUCKET}")
     for line in write(names):
         if line.subject == names.api(jsapi.STREAM_INFO):
             yield replace(line, why="where the stream ends when a task begins", without="")
@@ -271,7 +267,7 @@ def write_exactly_once(names: Names) -> Lines:
     yield Permission(ledger.api(jsapi.MESSAGE_GET), "what the ledger says of a task")
     yield Permission(names.data(f"$KV.{LEDGER_BUCKET}.*.*"), "entries of the ledger")
     again = "a task that is run again"
-    for line in read(names.of(names.stream, ())):
+    for line in read(replace(names, subjects=())):
         yield replace(line, why="what an earlier attempt has stored", when=again)
     yield Permission(names.api(jsapi.MESSAGE_GET), "the same, where messages were removed", again)
 

@@ -75,8 +75,8 @@ def _split(value: Any) -> list[tuple[str, str | None]]:
     urls: list[tuple[str, str | None]] = []
     for number, item in enumerate(list_items(value, "server URLs"), start=1):
         match = _SERVER.fullmatch(item)
-        problem = _server_fault(match)
-        if match is None or problem:
+        assert match is not None  # a host may be empty here, and a path takes the rest
+        if problem := _server_fault(match):
             hint = " (inside a URL, a password is percent-encoded)" if "@" in str(value) else ""
             raise UnfitError(problem=f"holds URL number {number}, in which {problem}{hint}")
         scheme = (match["scheme"] or "nats").lower()
@@ -91,10 +91,8 @@ def address(url: str) -> str:
     return "/".join(url.split("/", 3)[:3])
 
 
-def _server_fault(match: re.Match[str] | None) -> str:
+def _server_fault(match: re.Match[str]) -> str:
     """Return what is wrong with one server URL, in words that reveal nothing of it; "" when nothing is."""
-    if match is None:
-        return "no host can be made out"
     scheme, host, port, path = match["scheme"], match["host"], match["port"], match["path"]
     if scheme is not None and scheme.lower() not in SCHEMES:
         return "the scheme is not one of nats, tls, ws and wss"
