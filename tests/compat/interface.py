@@ -17,6 +17,7 @@ from spark_jetstream.cli.app import FAILED, INTERRUPTED, NOT_REACHED, WRONG_USAG
 from spark_jetstream.cli.main import app
 from spark_jetstream.errors import API_ERRORS, ApiError, JetStreamError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
+from tests.docs.references import commands_of
 
 MODULES = (
     "",
@@ -129,18 +130,13 @@ def commands() -> dict[str, list[str]]:
     root = typer.main.get_command(app)
     shared = [_parameter(parameter) for parameter in root.params if "completion" not in parameter.name]
     result = {"": shared}
-    for name, command in _walk(root, ()):
+    for name, command in sorted(commands_of(root)):
         own = [_parameter(parameter) for parameter in command.params]
         common = [item for item in shared if not item.startswith("--version")]
         if set(common) <= set(own):
             own = [*(item for item in own if item not in common), "+shared"]
         result[" ".join(name)] = own
     return result
-
-
-def _walk(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, command in sorted(group.commands.items()):
-        yield from _walk(command, (*path, name)) if hasattr(command, "commands") else [((*path, name), command)]
 
 
 def _parameter(parameter: Any) -> str:

@@ -115,7 +115,7 @@ def options_markdown() -> str:
 def commands_markdown() -> str:
     """Return docs/commands.md. Options that several commands share have a section of their own."""
     root = typer.main.get_command(app)
-    commands = list(_commands(root, ()))
+    commands = list(commands_of(root))
     shared = _options(root, lambda parameter: parameter.name in _SHARED)
     index = {f"[{' '.join(path)}](#{'-'.join(path)})": first_sentence(command.help or "") for path, command in commands}
     parts = [_COMMANDS_HEAD, _table(index, "{}"), "\n## Options of every command\n\n", _table(shared)]
@@ -142,10 +142,11 @@ def commands_markdown() -> str:
     return "".join(parts)
 
 
-def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the commands of a group, and of the groups in it, with their names."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
-            yield from _commands(command, (*path, name))
+            yield from commands_of(command, (*path, name))
         else:
             yield (*path, name), command
 

@@ -251,12 +251,15 @@ def test_a_denied_inbox_fails_the_replies(accounts: NatsServer) -> None:
     assert findings["permissions"]["status"] == "unknown"
 
 
-@pytest.mark.parametrize(("off", "words"), [(0, "agrees"), (60, "60 s behind"), (-7200, "7,200 s ahead of")])
-def test_a_clock_that_is_off_is_a_warning(off: int, words: str) -> None:
+def test_a_clock_that_is_off_is_a_warning() -> None:
     now = 1_700_000_000_000_000_000
-    finding = check_clock(now + off * 1_000_000_000, now, now)
-    assert words in finding.said
-    assert finding.status == ("ok" if off == 0 else "warning")
+    for off, status, words in (
+        (0, "ok", "agrees"),
+        (60, "warning", "60 s behind"),
+        (-7200, "warning", "7,200 s ahead"),
+    ):
+        finding = check_clock(now + off * 1_000_000_000, now, now)
+        assert (finding.status, words in finding.said) == (status, True)
 
 
 # Streams
@@ -332,21 +335,10 @@ def test_a_missing_full_sealed_or_mirrored_stream_fails(
 # Small things
 
 
-@pytest.mark.parametrize(
-    ("version", "range_", "inside"),
-    [
-        ("2.16.0", "<2.17,>=2.16", True),
-        ("2.17", "<2.17,>=2.16", False),
-        ("2.9", ">=2.16", False),
-        ("18.0", ">=18.0.0", True),
-        ("18.0.1", "==18", False),
-        ("3.0.0rc1", ">=3", True),
-        ("3.0.0rc1", ">2", True),
-        ("4.0", "", True),
-        ("2.0", "<=1.9", False),
-    ],
-)
-def test_a_version_is_in_its_range_or_not(version: str, range_: str, inside: bool) -> None:
-    assert within(version, range_) is inside
+def test_a_version_is_in_its_range_or_not() -> None:
+    inside = (("2.16.0", "<2.17,>=2.16"), ("18.0", ">=18.0.0"), ("3.0.0rc1", ">=3"), ("3.0.0rc1", ">2"), ("4.0", ""))
+    outside = (("2.17", "<2.17,>=2.16"), ("2.9", ">=2.16"), ("18.0.1", "==18"), ("2.0", "<=1.9"))
+    assert [pair for pair in inside if not within(*pair)] == []
+    assert [pair for pair in outside if within(*pair)] == []
     with pytest.raises(ValueError, match="~=1"):
-        within(version, "~=1")
+        within("1", "~=1")
