@@ -13,9 +13,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-import pyspark_jetstream
 import spark_jetstream
-from spark_jetstream.datasource import JetStreamDataSource
 from tests.support.jobs import ROOT, run_python, run_script, write_program
 from tests.support.publish import Message
 from tests.support.queries import refusal, stored
@@ -157,11 +155,6 @@ def test_spark_says_what_hides_a_package(tmp_path: Path) -> None:
     sentence = f"ImportError: {place} hides the package nats, which spark-jetstream needs: give it another name"
     assert [sentence in each for each in said] == [True, True], said
     assert not (tmp_path / "ran").exists()
-
-
-def test_the_module_that_spark_finds() -> None:
-    assert pyspark_jetstream.DefaultSource is JetStreamDataSource
-    assert JetStreamDataSource.name() == "jetstream"
 
 
 #: What a Spark from before 4.0.0 lacks, such as that of Databricks Runtime 15.4; its tasks write rows.

@@ -50,7 +50,6 @@ def test_a_subset_in_any_order_is_kept_as_given() -> None:
     [
         ([("payload", "binary")], 'there is no column "payload"'),
         ([("seqence", "bigint")], 'there is no column "seqence"; did you mean "sequence"'),
-        ([("value", "binary")], 'there is no column "value"; did you mean "data"'),
         ([("offset", "bigint")], 'there is no column "offset"; did you mean "sequence"'),
         ([("Data", "binary")], 'there is no column "Data"; did you mean "data"'),
         ([("data", "string")], 'the schema gives column "data" the type string, but it is binary'),

@@ -65,12 +65,15 @@ def test_files_are_published_after_they_were_audited_and_attested() -> None:
     assert jobs["publish"]["needs"] == "attest"
 
 
-def test_what_workflows_run_exists() -> None:
+def test_what_workflows_and_pages_run_exists() -> None:
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     made = set(re.findall(r"^  make (\S+)", listed, re.MULTILINE))
     steps = [step for path in WORKFLOWS for job in read(path)["jobs"].values() for step in job["steps"]]
     run = "\n".join(step["run"] for step in steps if "run" in step)
     called = set(re.findall(r"\bmake ([\w-]+)", run))
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", pages, re.MULTILINE))
     assert {"lint", "test", "docs", "audit", "release-check", "lock", "matrix"} <= called <= made
+    assert {"demo", "test"} <= named <= made
     for script in re.findall(r"^(\.\S+)", run, re.MULTILINE):
         assert (ROOT / script).is_file(), script

@@ -348,12 +348,6 @@ def test_the_tree_of_the_architecture_page_has_every_module() -> None:
     } == set()
 
 
-def test_the_make_targets_that_pages_name_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {name for page in PAGES for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
-    assert {"demo", "test"} <= named <= targets
-
-
 @pytest.mark.parametrize("name", ["README.md", "docs/reading.md"])
 def test_the_columns_are_those_of_the_schema(name: str) -> None:
     table = re.search(r"^\| column \| type \|.*\n\|[-|]+\n((?:\|.*\n)+)", (ROOT / name).read_text(), re.MULTILINE)

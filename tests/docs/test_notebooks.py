@@ -28,11 +28,6 @@ def cells_of(path: Path) -> list[build.Cell]:
     return list(build.cells(path.read_text(encoding="utf-8")))
 
 
-def code_of(path: Path) -> list[str]:
-    """Return the code cells."""
-    return [cell.text for cell in cells_of(path) if cell.kind == "code"]
-
-
 # -- both formats --
 
 

@@ -27,10 +27,6 @@ def targets(entries: list[Any]) -> Iterator[str]:
         yield from targets(below) if isinstance(below, list) else [below]
 
 
-def test_the_site_is_where_pyproject_says() -> None:
-    assert (SITE["site_url"], SITE["repo_url"]) == (URLS["Documentation"], URLS["Source"])
-
-
 def test_the_navigation_has_every_page_once() -> None:
     named = list(targets(SITE["nav"]))
     assert len(named) == len(set(named))
