@@ -22,6 +22,8 @@ from tests.support import permitted as use
 from tests.support.permissions import Account, Case, Work, parameters
 from tests.support.permitted import need
 
+pytestmark = pytest.mark.usefixtures("quick_ledger")
+
 
 def admin(account: Account) -> JetStreamAdmin:
     return JetStreamAdmin(**account.login)

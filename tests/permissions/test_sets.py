@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from tests.support.client import ask
 from tests.support.permissions import PASSWORD, Account, Case, parameters
 from tests.support.permitted import need
 from tests.support.reading import wait_until
+
+pytestmark = pytest.mark.usefixtures("quick_ledger")
 
 # -- as data --
 
@@ -182,7 +184,7 @@ def test_a_server_of_another_domain_checks_subjects_with_it(tmp_path: Path) -> N
 class Guest(Account):
     """Whose JetStream is that of another account, with a user who may do what the lines say."""
 
-    def config(self, lines: list[Permission] | tuple[Permission, ...]) -> str:  # type: ignore[override]
+    def config(self, lines: Sequence[Permission]) -> str:
         owner = f"O{self.number}"
         exported = ["$JS.API.>", "s.>", "$KV.>"]
         services = ", ".join(f'{{ service: "{subject}", response_type: stream }}' for subject in exported)
@@ -196,28 +198,31 @@ A{self.number} {{ users: [
   {{ service: {{ account: {owner}, subject: "$KV.>" }}, to: "OWNER.API.$KV.>" }} ] }}"""
 
 
-@pytest.mark.usefixtures("no_connection_left")
-def test_imported_apis_need_their_prefix(nats_server_factory: Callable[..., NatsServer]) -> None:
-    foreign = partial(need, prefix="OWNER.API")
-    sets = [
-        foreign("read", stream="S"),
+def read_no_other_stream(account: Account) -> None:
+    use.read_all_ways(account)
+    with pytest.raises(PermissionDenied, match=r"may not publish to OWNER\.API\.STREAM\.INFO\.T"):
+        use.read(account, stream="T")
+
+
+foreign = partial(need, prefix="OWNER.API")
+of_guest = partial(Case, given={"apiPrefix": "OWNER.API"}, account=Guest)
+IMPORTED = [
+    of_guest("read", foreign("read", stream="S"), use.filled, read_no_other_stream),
+    of_guest(
+        "write-exactly-once",
         foreign("write-exactly-once", stream="S", subjects=["s.a"], dead_letter="s.dead"),
-        foreign("kv-write", bucket="b", dead_letter="s.dead"),
-    ]
-    guests = [Guest({"apiPrefix": "OWNER.API"}) for _ in sets]
-    accounts = "\n".join(guest.config(lines) for guest, lines in zip(guests, sets, strict=True))
-    server = nats_server_factory(config=f"accounts {{ {accounts} }}")
-    for guest in guests:
-        guest.settle(server.url)
-    reader, writer, keys = guests
-    use.filled(reader)
-    use.read_all_ways(reader)
-    use.made(writer)
-    use.store(writer, delivery="exactly-once")
-    use.bucket_kv_beside_a_stream(keys)
-    use.kv_store(keys)
-    with pytest.raises(PermissionDenied, match=r"may not publish to OWNER\.API\.STREAM\.INFO\.S"):
-        use.read(keys, stream="S")
+        use.made,
+        partial(use.store, delivery="exactly-once"),
+    ),
+    of_guest(
+        "kv-write", foreign("kv-write", bucket="b", dead_letter="s.dead"), use.bucket_kv_beside_a_stream, use.kv_store
+    ),
+]
+
+
+@pytest.mark.parametrize("case", parameters(IMPORTED))
+def test_imported_apis_need_their_prefix(case: Case) -> None:
+    case.run()
 
 
 # -- what permissions do, and what they do not --

@@ -94,7 +94,8 @@ class Case:
 
     ``prepare`` makes what is there before, as the admin. ``work`` does all that the purpose is about, as the user.
     ``fallbacks`` are for lines whose absence is no error: a part of their subject -> what happens then, if not work.
-    ``given`` are more options of the user, ``config`` is more of the server's configuration.
+    ``given`` are more options of the user, ``config`` is more of the server's configuration. ``account`` says how the
+    user's account is set up.
     """
 
     name: str
@@ -104,10 +105,11 @@ class Case:
     fallbacks: Mapping[str, Work] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     config: str = ""
+    account: type[Account] = Account
 
     def run(self) -> None:
         """Check that the permissions are enough."""
-        account = Account(self.given)
+        account = self.account(self.given)
         with served({account: self.lines}, self.config):
             self.prepare(account)
             self.work(account)
