@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.docs.conftest import Recipe
-from tests.support.queries import batch, streaming
+from tests.support.queries import batch
 
 RunRecipe = Callable[[str], Recipe]
 
@@ -68,7 +68,7 @@ def test_joins(spark: SparkSession, run_recipe: RunRecipe, tmp_path: Path) -> No
 
 @pytest.mark.full
 def test_a_dimension_table(spark: SparkSession, run_recipe: RunRecipe, tmp_path: Path) -> None:
-    recipe = run_recipe("dimension-table")
+    run_recipe("dimension-table")
     rows = spark.read.parquet(str(tmp_path / "sold")).collect()
     assert sorted((row.batch, row["product"], row.pieces, row.price) for row in rows) == [
         (0, "milk", 2, 1.5),
@@ -76,30 +76,6 @@ def test_a_dimension_table(spark: SparkSession, run_recipe: RunRecipe, tmp_path:
         (0, "tea", 1, 4.0),
         (1, "tea", 10, 5.0),
     ]
-
-    # What the page says of joins outside of foreachBatch, with a bucket that changes after each micro-batch.
-    sales = streaming(spark, recipe.url, "SALES", subjects="sales.tea", maxMessagesPerTrigger=1)
-    table = spark.read.format("jetstream").options(servers=recipe.url, bucket="products", keys="tea").load()
-
-    def prices_of_each_batch(prices: DataFrame, checkpoint: str) -> list[Any]:
-        seen: list[Any] = []
-
-        def look(sold: DataFrame, number: int) -> None:
-            seen.extend(row.price for row in sold.collect())
-            recipe.names["products"].put("tea", f"{checkpoint} {number}")
-
-        query = (
-            sales.crossJoin(prices.selectExpr("CAST(value AS STRING) AS price"))
-            .writeStream.foreachBatch(look)
-            .option("checkpointLocation", str(tmp_path / checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return seen
-
-    assert prices_of_each_batch(table, "plain") == ['{"price": 5.0}', "plain 0"]
-    assert prices_of_each_batch(table.cache(), "cached") == ["plain 1", "plain 1"]
 
 
 @pytest.mark.full

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
+from spark_jetstream.options.names import PublishSubject
 from spark_jetstream.options.specs import EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
+from spark_jetstream.sink.rows import subject_fault
 
 SECRET = "hunter2-never-shown"
 STREAM, BATCH = True, False
@@ -360,6 +364,22 @@ def test_what_is_refused(
     # One sentence: no full stop inside of it or at its end, other than in what is quoted.
     assert not re.search(r"\.(\s|$)", re.sub(r'"[^"]*"', "", message).replace("...", ""))
     assert pickle.loads(pickle.dumps(caught.value)).option == option
+
+
+@given(st.text(st.sampled_from("ab$JS.*>\t \x7f\xa0ö"), max_size=12))
+@example("$SYS.a")
+@example("$JS")
+@example("ö" * 512)
+@example("ö" * 512 + "a")
+def test_an_option_takes_the_subjects_that_a_column_may_hold(subject: str) -> None:
+    try:
+        PublishSubject().parse("subject", f"x{subject}")
+    except OptionError:
+        taken = False
+    else:
+        taken = True
+    # What strips blanks off an option leaves the column alone.
+    assert taken is (subject_fault(f"x{subject}".strip().encode()) is None)
 
 
 def test_a_model_made_directly_is_checked_as_well() -> None:
