@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from spark_jetstream.protocol.columns import Acks, Delivered, record_batch
 from spark_jetstream.protocol.wire import Frames, Scanner
-from spark_jetstream.schema import COLUMN_NAMES, SOURCE_DDL
+from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, ddl
 
 ROWS = 2000  # of a batch: about what one read of the connection brings
 
@@ -79,7 +79,7 @@ class ReadyMade(DataSource):
         return "readymade"
 
     def schema(self) -> str:
-        return SOURCE_DDL
+        return ddl(COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self.options)

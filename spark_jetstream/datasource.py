@@ -19,7 +19,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import SinkOptions, SourceOptions
 from spark_jetstream.options.values import hidden
-from spark_jetstream.schema import SOURCE_DDL, ddl
+from spark_jetstream.schema import COLUMNS, ddl
 from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
 from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
 from spark_jetstream.spark_process import find_file
@@ -62,7 +62,7 @@ class JetStreamDataSource(DataSource):
                 errors.append(error)
         if str(errors[0]) == str(errors[1]):
             raise errors[0]
-        return SOURCE_DDL
+        return ddl(COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read`. Raise `OptionError`, `SchemaError`."""

@@ -81,10 +81,6 @@ def ddl(columns: Sequence[Column]) -> str:
     return ", ".join(f"`{column.name}` {column.spark}" for column in columns)
 
 
-#: All columns of a stream's rows as Spark's DDL.
-SOURCE_DDL: str = ddl(COLUMNS)
-
-
 def arrow_schema(names: Sequence[str], columns: Sequence[Column] = COLUMNS) -> pa.Schema:
     """The Arrow schema of the columns ``names``, in that order; `SchemaError` when one is not among ``columns``."""
     return pa.schema([pa.field(column.name, column.arrow) for column in (_column(name, columns) for name in names)])
