@@ -106,7 +106,7 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize("name", ["spark_jetstream", "spark_jetstream.py", "nats", "nats.py", "numpy.py", "pandas.py"])
+@pytest.mark.parametrize("name", ["spark_jetstream", "spark_jetstream.py", "nats", "pandas.py"])
 def test_a_name_that_hides_a_package(name: str, tmp_path: Path) -> None:
     """Nothing of it runs, and the error says where it is: `python -c` looks into the working directory first."""
     place = hidden(tmp_path, name)

@@ -93,6 +93,7 @@ def test_iceberg_holds_each_message_once(run_recipe: RunRecipe) -> None:
         assert load("shop.events").scan().count() == expected
 
 
+@pytest.mark.full
 def test_a_row_names_its_subjects(run_recipe: RunRecipe) -> None:
     recipe = run_recipe("fan-out")
     stored = [message.subject for stream in ("SALES", "ALERTS") for message in messages(recipe, stream)]
