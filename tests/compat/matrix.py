@@ -106,37 +106,26 @@ class Runner:
         number, spark, *libraries = json.loads(run_python("-c", VERSIONS, python=python))
         served = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout
         server = served.strip().rpartition("v")[2]
-        client = self._thin_client(cell) if cell.axis == "client" else None
+        client = self._environment(cell, "pyspark-client") if cell.axis == "client" else None
         result = PASSED if any(smoke(python, binary, client) for _ in range(TRIES)) else FAILED
         day = datetime.datetime.now(datetime.timezone.utc).date()
         return [cell.axis, number, spark, server, *libraries, result, str(day)]
 
-    def _environment(self, cell: Cell) -> Path | None:
-        """The Python of an environment with these versions, None without such an interpreter."""
-        python = self._python(f"python-{cell.python}-spark-{cell.spark}{'-oldest' if cell.oldest else ''}", cell)
-        if python is None:
+    def _environment(self, cell: Cell, spark: str = "pyspark") -> Path | None:
+        """The Python of an environment with these versions, None without such an interpreter.
+
+        `spark` is the distribution of Spark: pyspark-client is the client of Spark Connect alone.
+        """
+        home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{'-oldest' if cell.oldest else ''}"
+        python = home / "bin" / "python"
+        command = [self._uv, "venv", "--quiet", "--no-python-downloads", f"--python={cell.python}", str(home)]
+        if not python.exists() and subprocess.run(command, check=False).returncode != 0:
             return None
         resolution = "lowest-direct" if cell.oldest else "highest"
         # The wheel of the last run has the same version.
         options = ("--reinstall-package=spark-jetstream", f"--resolution={resolution}")
-        self._install("--python", python, *options, ROOT, f"pyspark=={cell.spark}.*")
+        self._install("--python", python, *options, ROOT, f"{spark}=={cell.spark}.*")
         return python
-
-    def _thin_client(self, cell: Cell) -> Path:
-        """The Python of an environment with the client of Spark Connect alone."""
-        python = self._python(f"python-{cell.python}-client-{cell.spark}", cell)
-        assert python is not None  # that of the server is there
-        self._install(
-            "--python", python, "--reinstall-package=spark-jetstream", ROOT, f"pyspark-client=={cell.spark}.*"
-        )
-        return python
-
-    def _python(self, name: str, cell: Cell) -> Path | None:
-        """The Python of an environment of this name, None without such an interpreter."""
-        home = self._folder / name
-        command = [self._uv, "venv", "--quiet", "--no-python-downloads", f"--python={cell.python}", str(home)]
-        made = (home / "bin" / "python").exists() or subprocess.run(command, check=False).returncode == 0
-        return home / "bin" / "python" if made else None
 
     def _server(self, version: str) -> Path:
         """The newest nats-server that begins with this version."""

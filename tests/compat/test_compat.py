@@ -15,11 +15,11 @@ import pytest
 from spark_jetstream.java import ensure_java
 from spark_jetstream.testing import NatsServer
 from tests.support.jobs import run_script
+from tests.support.project import ROOT
 from tests.support.publish import Message
 from tests.support.sinking import seen
 from tests.support.streams import Stream
 
-ROOT = Path(__file__).parents[2]
 COUNT = 1000
 LIMIT = COUNT * 3 // 10
 SCHEMA = (
