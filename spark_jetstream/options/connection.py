@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
-from spark_jetstream.options.servers import Servers, UserInfo, address
+from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo, address
 from spark_jetstream.options.specs import Options, OptionSpec, Side, given_options, option, refuse_elsewhere
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
@@ -225,7 +225,8 @@ class SideOptions(Options):
 
 @unseen
 def _login(servers: object) -> UserInfo | None:
-    return Servers().login("servers", revealed(servers))
+    login: UserInfo | None = ServerLogin().parse("servers", revealed(servers))
+    return login
 
 
 def beside(own: Mapping[str, SecretStr], context: Mapping[str, SecretStr | None]) -> dict[str, SecretStr]:

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.servers import Servers, UserInfo
+from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo
 from spark_jetstream.options.values import did_you_mean, hidden, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
@@ -131,7 +131,7 @@ def _text(name: str, fields: Mapping[str, Any], field: str) -> str:
 
 def _servers(name: str, urls: str) -> tuple[tuple[str, ...], UserInfo | None]:
     try:
-        return Servers().parse("url", urls), Servers().login("url", urls)
+        return Servers().parse("url", urls), ServerLogin().parse("url", urls)
     except OptionError as error:
         raise _error(f'in "{name}", {str(error).removeprefix("option ")}') from None
 

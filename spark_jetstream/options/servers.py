@@ -34,8 +34,8 @@ class UserInfo(NamedTuple):
 class Servers(Kind):
     """A comma list of ``nats://``, ``tls://``, ``ws://``, ``wss://`` URLs -> tuple of URLs without user info.
 
-    ``host`` and ``host:port`` stand for ``nats://`` URLs. `login` returns the user info that the URLs held. No error
-    repeats a URL: a comma may have cut a password in two, and a query may hold one.
+    ``host`` and ``host:port`` stand for ``nats://`` URLs. `ServerLogin` reads the user info in them. No error repeats a
+    URL: a comma may have cut a password in two, and a query may hold one.
     """
 
     expects = "a comma list of nats://, tls://, ws:// or wss:// URLs"
@@ -50,13 +50,10 @@ class Servers(Kind):
         """Return the URLs without their paths."""
         return tuple(map(address, value)) if isinstance(value, tuple) else value
 
-    def login(self, option: str, value: object) -> UserInfo | None:
-        """Return the user info of the URLs, None without any. Raises `OptionError` if incomplete or not the same."""
-        login: UserInfo | None = _LoginOf().parse(option, value)
-        return login
 
+class ServerLogin(Servers):
+    """The user info of such URLs -> `UserInfo`, None without any. It must be complete, and the same in all of them."""
 
-class _LoginOf(Servers):
     def _read(self, value: Any) -> Any:
         logins = {text for _, text in _split(value) if text is not None}
         if not logins:

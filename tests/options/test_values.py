@@ -16,7 +16,7 @@ from spark_jetstream.options.names import (
     PublishSubject,
     Subject,
 )
-from spark_jetstream.options.servers import Servers, UserInfo
+from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo
 from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
 
 DURATION = Seconds("0s", "3650d")
@@ -178,12 +178,12 @@ def test_what_is_refused(kind: Kind, message: str, value: object) -> None:
 
 
 def test_user_info_is_decoded() -> None:
-    assert Servers().login("servers", "nats://b%40b:p%2Cw%25@a,c") == UserInfo("b@b", SecretStr("p,w%"), None)
-    assert Servers().login("servers", "nats://s3cr%2Ft@a") == UserInfo(None, None, SecretStr("s3cr/t"))
-    assert Servers().login("servers", "nats://a") is None
+    assert ServerLogin().parse("servers", "nats://b%40b:p%2Cw%25@a,c") == UserInfo("b@b", SecretStr("p,w%"), None)
+    assert ServerLogin().parse("servers", "nats://s3cr%2Ft@a") == UserInfo(None, None, SecretStr("s3cr/t"))
+    assert ServerLogin().parse("servers", "nats://a") is None
     for servers, problem in (
         ("nats://u:p@a,nats://v:p@b", "different credentials in different URLs"),
         *((f"nats://{login}@a", "the user or the password before the @ is empty") for login in (":p", "u:", "")),
     ):
         with pytest.raises(OptionError, match=problem):
-            Servers().login("servers", servers)
+            ServerLogin().parse("servers", servers)
