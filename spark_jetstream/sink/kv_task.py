@@ -5,8 +5,9 @@
 - The stream may have forgotten the message ids of an earlier attempt's first rows, and still know those of its later
   rows: it would store the first rows again and drop the later ones as duplicates. The task therefore sends a row once
   more, without an id, when it was stored before an earlier row of its key.
-- A row with expected revision 0 also replaces a delete or purge marker, as in the client libraries. If an earlier
-  attempt has already stored a later row of the same key, the row counts as stored.
+- A row with expected revision 0 also replaces a delete or purge marker, as in the client libraries: the task sends it
+  again, and up to `maxRetries` times more while others change its key. If an earlier attempt has already stored a later
+  row of the same key, the row counts as stored.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -61,6 +63,7 @@ class _KeyWriter(TaskWriter):
         self._sent: list[tuple[InFlight, list[bytes]]] = []  # rows in flight, with the subjects of their keys
         self._subjects_in_flight: set[bytes] = set()
         self._creating: dict[int, bytes] = {}  # header lines of rows that replace a marker, by row number
+        self._created: Counter[int] = Counter()  # how often each of these rows was sent again
         self._resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
@@ -133,8 +136,9 @@ class _KeyWriter(TaskWriter):
                 continue
             if last is not None and self._is_stored(row, last):
                 self.publisher.totals.note_duplicate(self._bucket.origin.stream, last.sequence)
-            elif expected_revision(lines) == 0 and (last is None or is_marker(last.headers)):
+            elif self._may_create(row.number, lines, last):
                 self._creating[row.number] = lines
+                self._created[row.number] += 1
                 again.append((row, 0 if last is None else last.sequence))
             else:
                 lost.append(_with_lines(row, lines))
@@ -144,6 +148,14 @@ class _KeyWriter(TaskWriter):
             one = _with_lines(row, expecting(self._creating[row.number], revision))
             ids = None if row.message_id is None else pa.array([row.message_id], pa.binary())
             self._publish(one.rows, ids, [row.raw_subject], self.publisher.totals)
+
+    def _may_create(self, number: int, lines: bytes, last: RawMessage | None) -> bool:
+        """Whether a row that was refused may be sent again, because its key has no value.
+
+        The server refuses it each time where the bucket's stream stores keys under other subjects.
+        """
+        absent = last is None or is_marker(last.headers)
+        return absent and expected_revision(lines) == 0 and self._created[number] <= self._options.max_retries
 
     def _last(self, row: RefusedRow) -> RawMessage | None:
         stream, subject = self._bucket.origin.stream, self._bucket.stored_at(row.subject)

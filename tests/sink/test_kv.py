@@ -244,6 +244,20 @@ def test_creating_takes_the_place_of_an_expired_key(stream: MakeStream) -> None:
     assert table(bucket) == {"a": b"2", "b": b"1"}
 
 
+def test_creating_a_key_whose_value_is_nowhere_ends(stream: MakeStream) -> None:
+    """The server says that the key has a value, and its subject has none: the stream stores under another one."""
+    bucket = make_bucket(
+        stream, "moved", subject_transform={"src": "$KV.moved.*", "dest": "$KV.moved.in.{{wildcard(1)}}"}
+    )
+    sink = sink_of(bucket, delivery="at-least-once", maxRetries=2)
+    rows = batch(key=["a"], value=[b"1"], expected_revision=[0])
+    sink.write([rows])
+    with pytest.raises(
+        RowRefused, match="row 1 of partition 0 cannot be stored under key 'a' of bucket moved: wrong last"
+    ):
+        sink.write([rows])
+
+
 def test_values_that_the_bucket_refuses_are_named_by_their_keys(stream: MakeStream) -> None:
     bucket = make_bucket(stream, max_msg_size=100)
     sink = sink_of(bucket, delivery="at-least-once")
