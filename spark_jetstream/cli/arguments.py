@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,10 +18,12 @@ from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, shown
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.client import JetStreamAdmin
+    from spark_jetstream.admin.consumers import Consumers
     from spark_jetstream.admin.models.buckets import AnyBucketInfo
     from spark_jetstream.admin.models.changes import Difference
     from spark_jetstream.admin.models.consumers import ConsumerInfo
     from spark_jetstream.admin.models.streams import StreamInfo
+    from spark_jetstream.admin.streams import Streams
 
 A = TypeVar("A", bound="StreamInfo | ConsumerInfo | AnyBucketInfo")
 
@@ -56,10 +58,11 @@ complete_consumer = completion(lambda admin, given: admin.consumers.names(given.
 
 
 stream_option = partial(Option, autocompletion=complete_stream)
+stream_argument = partial(Argument, autocompletion=complete_stream)
 consumer_option = partial(Option, autocompletion=complete_consumer)
 
 
-StreamName = Annotated[str, Argument(help="Name of the stream.", autocompletion=complete_stream)]
+StreamName = Annotated[str, stream_argument(help="Name of the stream.")]
 ConsumerName = Annotated[str, Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
 
 
@@ -71,8 +74,10 @@ def _duration(text: str | Nanoseconds) -> Nanoseconds:  # a default is one alrea
         raise BadParameter(message) from None
 
 
-DURATION: dict[str, Any] = {"parser": _duration, "metavar": "DURATION"}
-"""Makes an option a duration: ``Annotated[Nanoseconds, Option(**DURATION, help=...)]``."""
+duration_option = partial(Option, parser=_duration, metavar="DURATION")
+"""An option that is a duration: ``Annotated[Nanoseconds, duration_option(help=...)]``."""
+
+Raw = Annotated[bool, Option("--raw", help="Only the content, as it is.")]
 
 Preferred = Annotated[str | None, Option(help="The server that should lead (server 2.11).")]
 
@@ -139,7 +144,7 @@ def created(run: Run, what: str, load: Callable[[], A], make: Callable[[], A]) -
 
 def change(
     run: Run,
-    asset: Mapping[str, str],
+    asset: dict[str, str],
     differences: Sequence[Difference],
     carry_out: Callable[[], Sequence[Difference]],
     *,
@@ -153,7 +158,7 @@ def change(
     """
     from spark_jetstream.admin.plan import difference_data, difference_words
 
-    what = " of ".join(f"{kind} {name}" for kind, name in reversed(list(asset.items())))
+    what = _named(asset)
 
     def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:
         run.out.done(sentence, **asset, changed=changed, differences=list(map(difference_data, shown)))
@@ -171,3 +176,16 @@ def change(
     else:
         run.out.confirm(f"Change {what}?", force=force)
         report(f"{what} was changed", carry_out(), changed=True)
+
+
+def step_down(run: Run, admin: Streams | Consumers, asset: dict[str, str], preferred: str | None) -> None:
+    """Let the leader of an asset give way; ``asset`` as in `change`."""
+    names: Any = asset.values()
+    leader = next((replica.server for replica in admin.replicas(*names) if replica.leader), None)
+    admin.step_down(*names, preferred=preferred)
+    sentence = f"{leader or 'the leader'} steps down from {_named(asset)}"
+    run.out.done(sentence, **asset, leader_before=leader, preferred=preferred)
+
+
+def _named(asset: dict[str, str]) -> str:
+    return " of ".join(f"{kind} {name}" for kind, name in reversed(asset.items()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run
-from spark_jetstream.cli.arguments import DURATION, change, created
+from spark_jetstream.cli.arguments import change, created, duration_option
 from spark_jetstream.cli.output import listed, server_text
 from spark_jetstream.protocol.units import Bytes, Nanoseconds
 
@@ -24,10 +24,8 @@ NewBucket = Annotated[str, Argument(help="Name of the bucket.")]
 UpdatesOnly = Annotated[bool, Option("--updates-only", help="Begin with the next change.")]
 Deletes = Annotated[bool, Option("--deletes/--no-deletes", help="Show deletions, too.")]
 Count = Annotated[int | None, Option(min=1, help="End after this many.")]
-Wait = Annotated[
-    Nanoseconds | None,
-    Option("--wait", help="End when nothing came for this long; a failure with --count.", **DURATION),
-]
+_WAIT_HELP = "End when nothing came for this long; a failure with --count."
+Wait = Annotated[Nanoseconds | None, duration_option("--wait", help=_WAIT_HELP)]
 
 
 def show(

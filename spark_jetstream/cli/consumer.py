@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Exit, Option
 
+from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (
     CREATED,
-    DURATION,
     ConfigFile,
     ConsumerName,
     DryRun,
     Force,
     Preferred,
+    Raw,
     StreamName,
     change,
     created,
+    duration_option,
     file_fields,
     with_fields,
 )
@@ -332,9 +334,9 @@ def show_next(
         ),
     ] = "ack",
     no_ack: Annotated[bool, Option("--no-ack", help="The same as --ack none.")] = False,
-    wait: Annotated[Nanoseconds, Option(**DURATION, help="How long to wait for the first message.")] = _WAIT,
+    wait: Annotated[Nanoseconds, duration_option(help="How long to wait for the first message.")] = _WAIT,
     group: Annotated[str | None, Option(help="The priority group, where the consumer has one.")] = None,
-    raw: Annotated[bool, Option("--raw", help="Only the content, as it is.")] = False,
+    raw: Raw = False,
 ) -> None:
     """Print messages of a pull consumer: those that are there, or the first that come within --wait.
 
@@ -343,18 +345,14 @@ def show_next(
     """
     if no_ack and ack not in ("ack", "none"):
         raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
-    if raw and run.out.as_json:
-        raise BadParameter("--raw and --json contradict each other")
+    run.out.check_raw(raw)
     how: Any = "none" if no_ack else ack  # `next` checks it
     delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / 1e9, ack=how, group=group)
     if run.out.as_json:
         run.out.json([_delivered(message) for message in delivered])
     for delivery in delivered:
         times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
-        if raw:
-            run.out.raw(delivery.message.data)
-        else:
-            run.out.message(delivery.message, f"{times}, {delivery.pending:,} to come")
+        run.out.message(delivery.message, f"{times}, {delivery.pending:,} to come", raw=raw)
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise Exit(FAILED)
@@ -382,16 +380,7 @@ def step_down(run: Run, stream: StreamName, consumer: ConsumerName, preferred: P
 
     Done when it has agreed: the servers elect another one within seconds.
     """
-    before = run.admin.consumers.replicas(stream, consumer)
-    leader = next((replica.server for replica in before if replica.leader), None)
-    run.admin.consumers.step_down(stream, consumer, preferred=preferred)
-    run.out.done(
-        f"{leader or 'the leader'} steps down from consumer {consumer} of stream {stream}",
-        stream=stream,
-        consumer=consumer,
-        leader_before=leader,
-        preferred=preferred,
-    )
+    arguments.step_down(run, run.admin.consumers, {"stream": stream, "consumer": consumer}, preferred)
 
 
 def _delivered(message: DeliveredMessage) -> dict[str, object]:

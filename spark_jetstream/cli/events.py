@@ -10,7 +10,7 @@ import typer
 from typer import BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, command
-from spark_jetstream.cli.arguments import DURATION, consumer_option, stream_option
+from spark_jetstream.cli.arguments import consumer_option, duration_option, stream_option
 from spark_jetstream.cli.output import Output
 from spark_jetstream.protocol.units import Nanoseconds
 
@@ -40,9 +40,7 @@ def watch(
         Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
     ] = None,
     count: Annotated[int | None, Option(min=1, help="End after this many events.")] = None,
-    duration: Annotated[
-        Nanoseconds | None, Option("--for", help="End after this time, such as 30s.", **DURATION)
-    ] = None,
+    duration: Annotated[Nanoseconds | None, duration_option("--for", help="End after this time, such as 30s.")] = None,
     cloudevents: Annotated[bool, Option("--cloudevents", help="Print CloudEvents 1.0, one a line.")] = False,
     prefix: Annotated[
         str | None,

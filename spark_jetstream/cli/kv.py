@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from spark_jetstream.cli import buckets
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import DURATION, DryRun, Force, completion, with_fields
+from spark_jetstream.cli.arguments import DryRun, Force, completion, duration_option, with_fields
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
@@ -288,7 +288,7 @@ def compact(
     run: Run,
     bucket: BucketName,
     older_than: Annotated[
-        Nanoseconds, Option("--older-than", help="Leave marks that are younger than this.", **DURATION)
+        Nanoseconds, duration_option("--older-than", help="Leave marks that are younger than this.")
     ] = Nanoseconds.of("30m"),  # noqa: B008  # a constant
     force: Force = False,
 ) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, BadParameter, Exit, Option
+from typer import BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run, command
-from spark_jetstream.cli.arguments import DURATION, complete_stream, consumer_option
+from spark_jetstream.cli.arguments import consumer_option, duration_option, stream_argument
 from spark_jetstream.cli.output import ago, rounded
 from spark_jetstream.errors import ConsumerNotFound, StreamNotFound
 from spark_jetstream.protocol.units import Nanoseconds
@@ -52,21 +53,15 @@ class _Limits:
         if self.age is not None and not lag.error:
             if lag.active is None:
                 # The origin sends its first heartbeat a second after the stream was created.
-                if _exists_longer(admin, lag.stream, self.age):
-                    exceeded.append("nothing ever came")
+                with contextlib.suppress(StreamNotFound):
+                    info = admin.streams.load(lag.stream)
+                    if info.ts.nanoseconds - info.created.nanoseconds > self.age:
+                        exceeded.append("nothing ever came")
             elif lag.active > self.age:
                 exceeded.append(f"nothing came for {rounded(lag.active)}, more than {self.age}")
         if lag.error and (self.age, self.pending) != (None, None):
             exceeded.append(lag.error)
         return _LagRow(f"stream {lag.stream}, copying {lag.origin}", lag, exceeded)
-
-
-def _exists_longer(admin: JetStreamAdmin, stream: str, age: Nanoseconds) -> bool:
-    try:
-        info = admin.streams.load(stream)
-    except StreamNotFound:
-        return False
-    return info.ts.nanoseconds - info.created.nanoseconds > age
 
 
 def _too_many(count: int, most: int | None, what: str) -> list[str]:
@@ -87,29 +82,26 @@ class _LagRow:
         return {name: value / _SECOND if isinstance(value, Nanoseconds) else value for name, value in fields.items()}
 
 
+def _limit(reached: str) -> Any:
+    return Option(min=0, metavar="NUMBER", help=f"End with 1 when {reached}")
+
+
 @command(lag, "lag", example="lag ORDERS --max-pending 1000 --max-age 5m")
 def show(
     run: Run,
-    stream: Annotated[
-        str | None, Argument(help="The stream; all, if none is given.", autocompletion=complete_stream)
-    ] = None,
+    stream: Annotated[str | None, stream_argument(help="The stream; all, if none is given.")] = None,
     consumer: Annotated[
         str | None, consumer_option("--consumer", metavar="NAME", help="Only this one of the stream.")
     ] = None,
-    max_pending: Annotated[
-        int | None, Option(min=0, metavar="NUMBER", help="End with 1 when more messages are yet to be delivered.")
-    ] = None,
-    max_ack_pending: Annotated[
-        int | None,
-        Option(min=0, metavar="NUMBER", help="End with 1 when more messages wait for their acknowledgement."),
-    ] = None,
+    max_pending: Annotated[int | None, _limit("more messages are yet to be delivered.")] = None,
+    max_ack_pending: Annotated[int | None, _limit("more messages wait for their acknowledgement.")] = None,
     max_age: Annotated[
         Nanoseconds | None,
-        Option(**DURATION, help="End with 1 when the oldest message that is not processed is older, such as 5m."),
+        duration_option(help="End with 1 when the oldest message that is not processed is older, such as 5m."),
     ] = None,
     origins: Annotated[bool, Option("--origins", help="Also the lag of mirrors and sources.")] = False,
     watch: Annotated[bool, Option("--watch", help="Repeat until Ctrl-C, or until a limit is exceeded.")] = False,
-    every: Annotated[Nanoseconds, Option("--every", "--interval", **DURATION, help="How often with --watch.")] = _EVERY,
+    every: Annotated[Nanoseconds, duration_option("--every", "--interval", help="How often with --watch.")] = _EVERY,
 ) -> None:
     """Show how far consumers are behind, and compare that with limits.
 
@@ -162,11 +154,9 @@ def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[C
     for lag in lags:
         if not lag.total or lag.age is not None:
             yield lag
-            continue
-        try:
-            yield from admin.lag(lag.stream, lag.consumer)
-        except ConsumerNotFound:
-            continue
+        else:
+            with contextlib.suppress(ConsumerNotFound):
+                yield from admin.lag(lag.stream, lag.consumer)
 
 
 def _print(run: Run, consumers: list[_LagRow], origins: list[_LagRow] | None = None) -> None:

@@ -136,8 +136,14 @@ class Output:
         elif not self.lines(names, str, data=str) and empty:
             self.note(empty)
 
-    def message(self, message: StoredMessage, more: str = "") -> None:
-        """Print sequence, subject and time, the headers and the content. ``more`` ends the first line."""
+    def message(self, message: StoredMessage, more: str = "", *, raw: bool) -> None:
+        """Print sequence, subject and time, the headers and the content. ``more`` ends the first line.
+
+        ``raw`` is the content alone, unchanged. With JSON nothing is printed.
+        """
+        if raw:
+            self.raw(message.data)
+            return
         self.text(f"{message.seq:,} {printable(message.subject)} {message.time}{more}", style="bold")
         for name, values in message.headers.items():
             for value in values:
@@ -161,6 +167,11 @@ class Output:
         """Clear a terminal."""
         if not self.as_json and self._console.is_terminal:
             self._console.clear()
+
+    def check_raw(self, raw: bool) -> None:
+        """Refuse ``--raw`` beside ``--json``."""
+        if raw and self.as_json:
+            raise BadParameter("--raw and --json contradict each other")
 
     def raw(self, data: bytes) -> None:
         """Print bytes unchanged: the content of a message or an object."""

@@ -17,6 +17,7 @@ import typer
 from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli.app import Run, command
+from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:  # the sink takes long to import, and no other command needs it
     from spark_jetstream.sink.report import Totals
@@ -33,10 +34,6 @@ _TEMPLATE = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
 _LETTERS = string.ascii_letters + string.digits
 
 
-def _rfc3339(_: int) -> str:
-    return dt.datetime.now().astimezone().isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 def _kitchen(_: int) -> str:
     now = time.localtime()
     return f"{now.tm_hour % 12 or 12}:{now.tm_min:02}{'AM' if now.tm_hour < 12 else 'PM'}"
@@ -47,7 +44,7 @@ _FUNCTIONS: dict[str, Callable[[int], object]] = {
     "Count": lambda number: number,
     "Cnt": lambda number: number,
     "Time": _kitchen,
-    "TimeStamp": _rfc3339,
+    "TimeStamp": lambda _: dt.datetime.now().astimezone().isoformat(timespec="seconds").replace("+00:00", "Z"),
     "Unix": lambda _: int(time.time()),
     "UnixNano": lambda _: time.time_ns(),
     "ID": lambda _: uuid.uuid4().hex,
@@ -88,33 +85,35 @@ def publish(
     if send_on == "newline" and (data != "-" or count > 1):
         raise BadParameter("--send-on newline takes the messages from standard input, without DATA and --count")
 
-    def filled(text: bytes, what: str) -> Fill | bytes:
-        return fill(text, what) if templates else text
+    def filled(text: bytes, what: str) -> Fill:
+        return fill(text, what) if templates else lambda number: text
 
     headers = []
     for text in header or ():
-        name, colon, value = text.partition(":")
+        name, colon, value = (part.strip() for part in text.partition(":"))
         if not colon:
             raise BadParameter(f"--header {text} is no NAME:VALUE")
-        check_header(name.strip(), value.strip())
-        headers.append((name.strip(), filled(_octets(value.strip()), f"header {name.strip()}")))
+        check_header(name, value)
+        headers.append((name, filled(_octets(value), f"header {name}")))
     where = filled(_octets(subject), "the subject")
-    if isinstance(where, bytes):
+    if not templates or "{{" not in subject:
         publish_subject(subject)
     payloads: Iterator[list[bytes]]
     if send_on == "newline":
-        payloads = _lines(lambda line, number: _at(filled(line, f"line {number}"), number))
+        payloads = _lines(lambda line, number: filled(line, f"line {number}")(number))
     else:
         whole = sys.stdin.buffer.read() if data == "-" else _octets(data)
         portion = max(1, min(_PORTION, _PORTION_BYTES // (len(whole) + 1)))
-        payloads = _copies(filled(whole, "the data"), count, portion)
+        fill_in = filled(whole, "the data")
+        firsts = range(1, count + 1, portion)
+        payloads = ([fill_in(at) for at in range(first, min(first + portion, count + 1))] for first in firsts)
     with run.out.progress("publishing", in_bytes=False) as tell:
         totals = _publish(run, where, headers, payloads, lambda done: tell(done, count))
     _show(run, totals)
 
 
-def fill(text: bytes, what: str) -> Fill | bytes:
-    """Return what fills in the templates of a text; the text itself if it has none.
+def fill(text: bytes, what: str) -> Fill:
+    """Return what fills in the templates of a text.
 
     Raises `BadParameter`, which calls the text ``what``, for a template that there is not.
     """
@@ -122,7 +121,7 @@ def fill(text: bytes, what: str) -> Fill | bytes:
     if any(b"{{" in piece for piece in pieces[::2]):
         raise BadParameter(f"{what}: a template begins with {{{{ and does not end; or use --no-templates")
     if len(pieces) == 1:
-        return text
+        return lambda number: text
     calls = [_function(piece.decode("utf-8", "replace"), what) for piece in pieces[1::2]]
 
     def filled(number: int) -> bytes:
@@ -151,15 +150,6 @@ def _octets(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def _at(text: Fill | bytes, number: int) -> bytes:
-    return text if isinstance(text, bytes) else text(number)
-
-
-def _copies(text: Fill | bytes, count: int, portion: int) -> Iterator[list[bytes]]:
-    for first in range(1, count + 1, portion):
-        yield [_at(text, number) for number in range(first, min(first + portion, count + 1))]
-
-
 def _lines(filled: Callable[[bytes, int], bytes]) -> Iterator[list[bytes]]:
     """Yield the lines of standard input, those together that come together."""
     number, rest, some = 0, b"", b"\n"
@@ -175,8 +165,8 @@ def _lines(filled: Callable[[bytes, int], bytes]) -> Iterator[list[bytes]]:
 
 def _publish(
     run: Run,
-    subject: Fill | bytes,
-    headers: list[tuple[str, Fill | bytes]],
+    subject: Fill,
+    headers: list[tuple[str, Fill]],
     payloads: Iterator[list[bytes]],
     tell: Callable[[int], None],
 ) -> Totals:
@@ -192,12 +182,11 @@ def _publish(
     from spark_jetstream.sink.target import Target
 
     def line(number: int) -> bytes:
-        return b"".join(b"%s: %s\r\n" % (name.encode(), _at(value, number)) for name, value in headers)
+        return b"".join(b"%s: %s\r\n" % (name.encode(), value(number)) for name, value in headers)
 
-    def column(text: Fill | bytes, numbers: range) -> Any:
-        return pa.array([_at(text, number) for number in numbers], pa.binary())
+    def column(text: Fill, numbers: range) -> Any:
+        return pa.array(map(text, numbers), pa.binary())
 
-    lines: Fill | bytes = b"" if not headers else line
     admin = run.admin
     options = SinkOptions.from_spark({}, streaming=False).model_copy(update={"connection": admin.options})
     target = Target(domain=admin.options.domain, noun="message")
@@ -210,9 +199,8 @@ def _publish(
             subjects = column(subject, numbers)
             for octets in subjects.unique().to_pylist():
                 publish_subject(octets.decode("utf-8", "surrogateescape"))
-            rows = Rows(
-                np.array(numbers, np.int64), subjects, pa.array(data, pa.binary()), column(lines, numbers), None
-            )
+            lines = column(line, numbers)
+            rows = Rows(np.array(numbers, np.int64), subjects, pa.array(data, pa.binary()), lines, None)
             publisher.publish(rows, None, None, publisher.totals)
             tell(publisher.totals.stored)
             refused = publisher.take_refused()
@@ -230,10 +218,6 @@ def _show(run: Run, totals: Totals) -> None:
         streams[name] = {"first_seq": first, "last_seq": last}
         places.append(f"stream {name}, sequence{f' {first:,}' if first == last else f's {first:,} to {last:,}'}")
     known = f" ({totals.duplicates:,} of them before)" if totals.duplicates else ""
-    sentence = f"stored {totals.stored:,} message{'' if totals.stored == 1 else 's'}{known}: {'; '.join(places)}"
-    run.out.done(
-        sentence if places else "nothing to publish",
-        messages=totals.stored,
-        duplicates=totals.duplicates,
-        streams=streams,
-    )
+    sentence = f"stored {counted(totals.stored, 'message')}{known}: {'; '.join(places)}"
+    data = {"messages": totals.stored, "duplicates": totals.duplicates, "streams": streams}
+    run.out.done(sentence if places else "nothing to publish", **data)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Exit, Option
 
+from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
 from spark_jetstream.cli.arguments import (
     CREATED,
@@ -15,6 +17,7 @@ from spark_jetstream.cli.arguments import (
     DryRun,
     Force,
     Preferred,
+    Raw,
     StreamName,
     change,
     create,
@@ -117,12 +120,9 @@ def show_gaps(run: Run, stream: StreamName) -> None:
     missing = [sequence for sequence in state.deleted if sequence]  # a server has 0 for a stream that is new
     # Neighbours have the same distance to their places in the list.
     runs = [[at for _, at in same] for _, same in groupby(enumerate(missing), lambda pair: pair[1] - pair[0])]
-    run.out.table(
-        [(gap[0], gap[-1]) for gap in runs],
-        {"first": lambda gap: gap[0], "last": lambda gap: gap[1], "messages": lambda gap: gap[1] - gap[0] + 1},
-        data=lambda gap: {"first": gap[0], "last": gap[1], "messages": gap[1] - gap[0] + 1},
-        empty=f"stream {stream} has no gaps",
-    )
+    gaps = [{"first": gap[0], "last": gap[-1], "messages": len(gap)} for gap in runs]
+    columns = {name: itemgetter(name) for name in ("first", "last", "messages")}
+    run.out.table(gaps, columns, data=dict, empty=f"stream {stream} has no gaps")
 
 
 @command(streams, "subjects", example="stream subjects ORDERS 'orders.eu.>'")
@@ -364,7 +364,7 @@ def get(
     subject: Annotated[str | None, Option(help="Only messages on this subject.")] = None,
     count: Annotated[int | None, Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
     direct: Annotated[bool, Option("--direct", help="Whichever replica or mirror answers first.")] = False,
-    raw: Annotated[bool, Option("--raw", help="Only the content, as it is.")] = False,
+    raw: Raw = False,
 ) -> None:
     """Print a message, or several.
 
@@ -373,8 +373,7 @@ def get(
 
     JSON has the content as text where it is UTF-8, else as base64; "encoding" says which. Several messages are a list.
     """
-    if raw and run.out.as_json:
-        raise BadParameter("--raw and --json contradict each other")
+    run.out.check_raw(raw)
     chosen = {
         "SEQUENCE": sequence,
         "--last": last,
@@ -407,10 +406,7 @@ def get(
     else:
         printed = 0
         for message in shown:
-            if raw:
-                run.out.raw(message.data)
-            else:
-                run.out.message(message)
+            run.out.message(message, raw=raw)
             printed += 1
         if not printed:
             run.out.note("there are no such messages")
@@ -544,14 +540,7 @@ def remove(run: Run, stream: StreamName, force: Force = False) -> None:
 @command(streams, "step-down", example="stream step-down ORDERS --preferred n2")
 def step_down(run: Run, stream: StreamName, preferred: Preferred = None) -> None:
     """Let the leader of a stream give way to another server of the cluster; they elect one within seconds."""
-    leader = next((replica.server for replica in run.admin.streams.replicas(stream) if replica.leader), None)
-    run.admin.streams.step_down(stream, preferred=preferred)
-    run.out.done(
-        f"{leader or 'the leader'} steps down from stream {stream}",
-        stream=stream,
-        leader_before=leader,
-        preferred=preferred,
-    )
+    arguments.step_down(run, run.admin.streams, {"stream": stream}, preferred)
 
 
 @command(streams, "peer-remove", example="stream peer-remove ORDERS n3")
