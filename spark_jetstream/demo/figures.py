@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,19 +24,19 @@ _COMPANY = re.compile(r" (Inc\.|Co\.|Corporation)$")
 #: Minutes after its time from which on an arrival is late.
 LATE = 15
 
-#: Subjects of the second stream that are printed.
-BUSIEST = 3
-
-
 #: Sums over flights by carrier and scheduled hour of departure, in whole minutes. Cancelled flights have no delay and
 #: count in ``flights`` only.
 DELAYS = (
+    "Spark has",
     "{flights} flights, {departed} departed {departure_minutes:.0f} minutes late, "
-    "{arrived} arrived {arrival_minutes:.0f} minutes late"
+    "{arrived} arrived {arrival_minutes:.0f} minutes late",
 )
 
 #: Sums over late flights by subject: messages about them, different flights among those, whole minutes.
-LATE_FLIGHTS = "{messages} messages about {flights} flights, {minutes} minutes late, {lost} of them lost on the way"
+LATE_FLIGHTS = (
+    "the stream holds",
+    "{messages} messages about {flights} flights, {minutes} minutes late, {lost} of them lost on the way",
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Batches:
-    """The micro-batches of a query that had rows: their rows and seconds, planning and commits included."""
+    """The micro-batches of a query that had rows: their rows and seconds, planning and commits included.
+
+    ``watermark`` is the last one of the query.
+    """
 
     rows: Sequence[int]
     seconds: Sequence[float]
+    watermark: str = ""
 
     @property
     def total_rows(self) -> int:
@@ -74,15 +78,6 @@ class Batches:
         """Return the sums as text for people."""
         number = len(self.rows)
         return f"{number} micro-{'batch' if number == 1 else 'batches'} and {self.total_seconds:.1f} s"
-
-
-@dataclass(frozen=True)
-class QueryRun:
-    """The sums of the first query, its micro-batches and its last watermark."""
-
-    delays: pd.DataFrame
-    batches: Batches
-    watermark: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,19 +125,12 @@ def late_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
     return sums
 
 
-def differences(spark: pd.DataFrame, pandas: pd.DataFrame) -> list[str]:
-    """Return a sentence for every carrier and hour whose sums differ. Sums of whole numbers are exact."""
-    return _differences(spark, pandas, DELAYS, "Spark has", lambda key: f"{key[0]} at {key[1]}h")
+def differences(sums: pd.DataFrame, pandas: pd.DataFrame, words: tuple[str, str]) -> list[str]:
+    """Return a sentence for every group whose sums differ; ``words`` are `DELAYS` or `LATE_FLIGHTS`.
 
-
-def late_differences(stored: pd.DataFrame, pandas: pd.DataFrame) -> list[str]:
-    """Return a sentence for every subject of the second stream whose sums differ."""
-    return _differences(stored, pandas, LATE_FLIGHTS, "the stream holds", str)
-
-
-def _differences(
-    sums: pd.DataFrame, pandas: pd.DataFrame, text: str, has: str, name: Callable[[Any], str]
-) -> list[str]:
+    Sums of whole numbers are exact.
+    """
+    has, text = words
     ours: dict[Any, Any] = sums.to_dict("index")
     theirs: dict[Any, Any] = pandas.to_dict("index")
 
@@ -150,20 +138,21 @@ def _differences(
         return "nothing" if row is None else text.format(**row)
 
     return [
-        f"{name(key)}: {has} {shown(ours.get(key))}; pandas has {shown(theirs.get(key))}."
+        f"{key if isinstance(key, str) else '{} at {}h'.format(*key)}: "
+        f"{has} {shown(ours.get(key))}; pandas has {shown(theirs.get(key))}."
         for key in sorted(ours.keys() | theirs.keys())
         if ours.get(key) != theirs.get(key)
     ]
 
 
-def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, str]) -> None:
+def report(console: Console, load: Load, delays: pd.DataFrame, batches: Batches, names: Mapping[str, str]) -> None:
     """Print the delays by carrier and part of the day, and the rates. ``names`` are airlines by carrier."""
     table = _table("Flights from New York in 2013: mean minutes late, also by hour of departure")
     table.add_column("airline", no_wrap=True)
     for heading in ("flights", "departed", "arrived", *(name for name, _, _ in PARTS_OF_DAY)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    for carrier, total in _by_carrier(result).sort_values("flights", ascending=False, kind="stable").iterrows():
-        hours = result.delays.loc[carrier]
+    for carrier, total in _by_carrier(delays).sort_values("flights", ascending=False, kind="stable").iterrows():
+        hours = delays.loc[carrier]
         parts = [hours[(hours.index >= first) & (hours.index < end)].sum() for _, first, end in PARTS_OF_DAY]
         table.add_row(
             _COMPANY.sub("", names.get(str(carrier), str(carrier))),
@@ -177,15 +166,14 @@ def report(console: Console, load: Load, result: QueryRun, names: Mapping[str, s
         f"JetStream acknowledged {load.messages:,} messages ({load.payload_bytes / 1e6:.0f} MB) "
         f"in {load.seconds:.1f} s: {_rate(load.messages, load.seconds):,.0f} messages/s."
     )
-    batches = result.batches
     warm = f", and {batches.rate(warm=True):,.0f} rows/s after the first one" if len(batches.rows) > 1 else ""
     console.print(f"Spark read {batches.total_rows:,} rows in {batches}: {batches.rate():,.0f} rows/s{warm}.")
-    console.print(f"Watermark on the time of the messages: {result.watermark}.")
+    console.print(f"Watermark on the time of the messages: {batches.watermark}.")
 
 
 def report_back(console: Console, batches: Batches, stored: Stored) -> None:
     """Print the busiest subjects of the second stream, a message, and the rates of the second query and the batch."""
-    busiest = stored.late.nlargest(BUSIEST, "messages")
+    busiest = stored.late.nlargest(3, "messages")
     table = _table(f"Flights {LATE} minutes late or more: stream DELAYS")
     table.add_column(f"subject ({len(busiest)} of {len(stored.late)})", no_wrap=True)
     for heading in ("messages", "minutes late", "lost on the way"):
@@ -207,10 +195,10 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
 
 
 def summary(
-    load: Load, result: QueryRun, back: Batches, stored: Stored, problems: list[str], spark_version: str
+    load: Load, delays: pd.DataFrame, batches: Batches, back: Batches, stored: Stored, problems: list[str], spark: str
 ) -> dict[str, Any]:
     """Return what ``--json`` prints. Times are seconds; ``back`` are the micro-batches of the second query."""
-    batches, late = result.batches, stored.messages
+    late = stored.messages
     return {
         "messages": load.messages,
         "payload_bytes": load.payload_bytes,
@@ -220,8 +208,8 @@ def summary(
         "query_seconds": round(batches.total_seconds, 3),
         "rows_per_second": round(batches.rate()),
         "warm_rows_per_second": round(batches.rate(warm=True)),
-        "watermark": result.watermark,
-        "carriers": _by_carrier(result).to_dict("index"),
+        "watermark": batches.watermark,
+        "carriers": _by_carrier(delays).to_dict("index"),
         "way_back": {
             "rows_read": back.total_rows,
             "batches": len(back.rows),
@@ -236,7 +224,7 @@ def summary(
         "differences": problems,
         "versions": {
             "spark_jetstream": spark_jetstream.__version__,
-            "spark": spark_version,
+            "spark": spark,
             "pyspark": pyspark.__version__,
             "python": sys.version.split()[0],
         },
@@ -251,8 +239,8 @@ def _table(title: str) -> Table:
     return Table(title=title, box=SIMPLE, show_edge=False, pad_edge=False, collapse_padding=True)
 
 
-def _by_carrier(result: QueryRun) -> pd.DataFrame:
-    return result.delays.groupby(level="carrier").sum()
+def _by_carrier(delays: pd.DataFrame) -> pd.DataFrame:
+    return delays.groupby(level="carrier").sum()
 
 
 def _mean(minutes: float, flights: float) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_jetstream.demo.figures import LATE, Batches, QueryRun, Stored
+from spark_jetstream.demo.figures import LATE, Batches, Stored
 from spark_jetstream.java import ensure_java
 
 STREAM = "FLIGHTS"
@@ -112,36 +112,31 @@ def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFram
     )
 
 
-def follow(query: StreamingQuery, tell: Tell) -> Batches:
-    """Wait until a query has ended, and pass the rows that it has read to ``tell``. Raises the error of the query."""
+def run_to_end(writer: DataStreamWriter, checkpoint: Path, tell: Tell) -> Batches:
+    """Run a query until it has read everything; pass the rows that it has read to ``tell``. Raises its error."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     while not query.awaitTermination(1):
         tell(sum(progress.numInputRows for progress in query.recentProgress))
     done = [progress for progress in query.recentProgress if progress.numInputRows]
-    batches = Batches([batch.numInputRows for batch in done], [batch.batchDuration / 1000 for batch in done])
+    watermarks = [progress.eventTime["watermark"] for progress in query.recentProgress if progress.eventTime]
+    rows, seconds = [batch.numInputRows for batch in done], [batch.batchDuration / 1000 for batch in done]
+    batches = Batches(rows, seconds, watermarks[-1] if watermarks else "")
     tell(batches.total_rows)
     return batches
 
 
-def run_query(spark: SparkSession, url: str, folder: Path, tell: Tell) -> QueryRun:
-    """Read the messages of the stream, and keep the newest sums of every group."""
+def run_query(spark: SparkSession, url: str, folder: Path, tell: Tell) -> tuple[pd.DataFrame, Batches]:
+    """Read the messages of the stream, and return the newest sums of every group, and the micro-batches."""
     newest: dict[tuple[int, str, int], Row] = {}
 
     def keep(batch: DataFrame, _batch_id: int) -> None:
         newest.update(((row["stored"], row["carrier"], row["hour"]), row) for row in batch.collect())
 
     sums = hourly_delays(read_flights_stream(spark, url, "timestamp timestamp, data binary"))
-    query = (
-        sums.writeStream.outputMode("update")
-        .foreachBatch(keep)
-        .option("checkpointLocation", str(folder / "delays-checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    batches = follow(query, tell)
+    writer = sums.writeStream.outputMode("update").foreachBatch(keep)
+    batches = run_to_end(writer, folder / "delays-checkpoint", tell)
     rows = pd.DataFrame.from_records([*newest.values()], columns=sums.columns)
-    delays = rows.groupby(["carrier", "hour"]).sum().drop(columns="stored")
-    watermarks = [progress.eventTime["watermark"] for progress in query.recentProgress if progress.eventTime]
-    return QueryRun(delays, batches, watermarks[-1] if watermarks else "")
+    return rows.groupby(["carrier", "hour"]).sum().drop(columns="stored"), batches
 
 
 COPIES = "DELAYS"
@@ -188,16 +183,13 @@ def late_flights(messages: DataFrame) -> DataFrame:
 
 def write_late(spark: SparkSession, url: str, folder: Path, tell: Tell) -> Batches:
     """Read the stream of flights once more and write the late ones to the second stream, each exactly once."""
-    query = (
+    writer = (
         late_flights(read_flights_stream(spark, url, "sequence bigint, data binary"))
         .writeStream.format("jetstream")
         .outputMode("append")
         .options(servers=url, stream=COPIES, ensureStream=COPIES_STREAM, delivery="exactly-once")
-        .option("checkpointLocation", str(folder / "late-checkpoint"))
-        .trigger(availableNow=True)
-        .start()
     )
-    return follow(query, tell)
+    return run_to_end(writer, folder / "late-checkpoint", tell)
 
 
 def read_back(spark: SparkSession, url: str) -> Stored:

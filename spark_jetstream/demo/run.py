@@ -60,23 +60,23 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
         with _progress(console, "JetStream stores", len(flights)) as tell:
             load = publish(spark, server.url, flights, folder, tell)
         with _progress(console, "Spark reads     ", len(flights)) as tell:
-            result = run_query(spark, server.url, folder, tell)
+            delays, first = run_query(spark, server.url, folder, tell)
         with _progress(console, "Spark writes    ", len(flights)) as tell:
-            batches = write_late(spark, server.url, folder, tell)
+            second = write_late(spark, server.url, folder, tell)
         stored = read_back(spark, server.url)
         version = spark.version
-    problems = figures.differences(result.delays, expected)
-    late_problems = figures.late_differences(stored.late, expected_late)
+    problems = figures.differences(delays, expected, figures.DELAYS)
+    late_problems = figures.differences(stored.late, expected_late, figures.LATE_FLIGHTS)
     consoles = [console]
     if as_json:
-        output = figures.summary(load, result, batches, stored, problems + late_problems, version)
+        output = figures.summary(load, delays, first, second, stored, problems + late_problems, version)
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     if picture is not None:
         consoles.append(Console(record=True, file=io.StringIO(), width=_PICTURE_WIDTH))
     for shown in consoles:
         if not as_json or shown is not console:
-            figures.report(shown, load, result, airline_names())
-            figures.report_back(shown, batches, stored)
+            figures.report(shown, load, delays, first, airline_names())
+            figures.report_back(shown, second, stored)
         _verdict(shown, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
         _verdict(shown, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
     if picture is not None:

@@ -68,28 +68,23 @@ def test_a_message_that_the_server_refuses_fails_the_load(spark: SparkSession, t
 
 def delays(sums: dict[tuple[str, int], tuple[float, ...]]) -> pd.DataFrame:
     columns = ["flights", "departed", "departure_minutes", "arrived", "arrival_minutes"]
-    index = pd.MultiIndex.from_tuples(list(sums), names=["carrier", "hour"])
-    frame: pd.DataFrame = pd.DataFrame([*sums.values()], index=index, columns=columns)
+    frame: pd.DataFrame = pd.DataFrame.from_dict(sums, orient="index", columns=columns)
     return frame
 
 
 def test_sums_leave_out_cancelled_flights() -> None:
-    flights = pd.DataFrame(
-        {
-            "carrier": ["AA", "AA", "AA", "UA"],
-            "hour": [5, 5, 6, 5],
-            "dep_delay": [2.0, None, -3.0, None],
-            "arr_delay": [None, None, 4.0, None],
-        }
-    )
-    expected = delays({("AA", 5): (2, 1, 2.0, 0, 0.0), ("AA", 6): (1, 1, -3.0, 1, 4.0), ("UA", 5): (1, 0, 0.0, 0, 0.0)})
-    assert figures.delays_by_pandas(flights).to_dict("index") == expected.to_dict("index")
+    columns = ["carrier", "hour", "dep_delay", "arr_delay"]
+    rows = [("AA", 5, 2.0, None), ("AA", 5, None, None), ("AA", 6, -3.0, 4.0), ("UA", 5, None, None)]
+    sums = figures.delays_by_pandas(pd.DataFrame(rows, columns=columns))
+    expected = {("AA", 5): (2, 1, 2.0, 0, 0.0), ("AA", 6): (1, 1, -3.0, 1, 4.0), ("UA", 5): (1, 0, 0.0, 0, 0.0)}
+    assert sums.apply(tuple, axis=1).to_dict() == expected
 
 
 def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
     one, other = (2, 1, 2.0, 0, 0.0), (2, 1, 3.0, 0, 0.0)
-    assert figures.differences(delays({("AA", 5): one}), delays({("AA", 5): one})) == []
-    actual = figures.differences(delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one}))
+    spark, pandas = delays({("AA", 5): one, ("AA", 6): one}), delays({("AA", 5): other, ("UA", 5): one})
+    assert figures.differences(spark, spark, figures.DELAYS) == []
+    actual = figures.differences(spark, pandas, figures.DELAYS)
     assert [sentence.partition(":")[0] for sentence in actual] == ["AA at 5h", "AA at 6h", "UA at 5h"]
     text = "2 flights, 1 departed {} minutes late, 0 arrived 0 minutes late"
     assert actual[0] == f"AA at 5h: Spark has {text.format(2)}; pandas has {text.format(3)}."
@@ -97,15 +92,12 @@ def test_a_difference_is_a_sentence_and_equal_sums_are_none() -> None:
 
 
 def test_only_late_flights_count_for_the_way_back() -> None:
-    flights = pd.DataFrame(
-        {
-            "carrier": ["AA", "AA", "AA", "UA", "UA"],
-            "origin": ["JFK", "JFK", "JFK", "JFK", "EWR"],
-            "dep_delay": [2.0, 30.0, 90.0, None, 20.0],
-            "arr_delay": [figures.LATE, 20.0, figures.LATE - 1, None, 25.0],
-        }
-    )
-    assert figures.late_by_pandas(flights).to_dict("index") == {
+    columns = ["carrier", "origin", "dep_delay", "arr_delay"]
+    rows = [
+        *(("AA", "JFK", 2.0, figures.LATE), ("AA", "JFK", 30.0, 20.0), ("AA", "JFK", 90.0, figures.LATE - 1)),
+        *(("UA", "JFK", None, None), ("UA", "EWR", 20.0, 25.0)),
+    ]
+    assert figures.late_by_pandas(pd.DataFrame(rows, columns=columns)).to_dict("index") == {
         "delays.JFK.AA": {"messages": 2, "flights": 2, "minutes": 35, "lost": 3},
         "delays.EWR.UA": {"messages": 1, "flights": 1, "minutes": 25, "lost": 5},
     }
@@ -139,7 +131,7 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
     tampered = read_back(spark, url)
 
     assert batches.total_rows == steps[-1] == len(FLIGHTS)
-    assert figures.late_differences(back.late, expected) == []
+    assert figures.differences(back.late, expected, figures.LATE_FLIGHTS) == []
     assert back.messages == len(messages) == (FLIGHTS["arr_delay"] >= figures.LATE).sum()
     for message in messages:
         flight = FLIGHTS.iloc[int(message.headers["Flight-Sequence"][0]) - 1]
@@ -152,7 +144,7 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
             "lost": flight["arr_delay"] - flight["dep_delay"],
         }
 
-    actual = figures.late_differences(tampered.late, expected)
+    actual = figures.differences(tampered.late, expected, figures.LATE_FLIGHTS)
     assert {sentence.partition(":")[0] for sentence in actual} == {first.subject, last.subject}
     assert tampered.messages == back.messages
     assert tampered.late["flights"].sum() == back.late["flights"].sum() - 1
@@ -160,24 +152,18 @@ def test_late_flights_are_stored_once_and_what_was_tampered_with_is_found(
 
 def test_the_report_fits_a_terminal_of_80_columns_and_40_lines(capsys: pytest.CaptureFixture[str]) -> None:
     flights = read_flights()
-    batches = figures.Batches([300_000, 36_776], [3.0, 1.0])
+    batches = figures.Batches([300_000, 36_776], [3.0, 1.0], "2026-02-03T08:14:24.984Z")
     late = figures.late_by_pandas(flights)
     example = '{"flight":"EV 6049","date":"2013-10-25","to":"IAD","minutes":118,"lost":-12}'
     console = Console(width=80)
-    result = figures.QueryRun(figures.delays_by_pandas(flights), batches, "2026-02-03T08:14:24.984Z")
-    figures.report(console, figures.Load(336_776, 104_000_000, 2.0), result, airline_names())
+    load, sums = figures.Load(336_776, 104_000_000, 2.0), figures.delays_by_pandas(flights)
+    figures.report(console, load, sums, batches, airline_names())
     figures.report_back(console, batches, figures.Stored(late, dict.fromkeys(late.index, example), 2.0))
     printed = capsys.readouterr().out
-    assert "United Air Lines" in printed
-    assert "58,665" in printed
-    assert "21-24" in printed
-    assert "AirTran Airways " in printed
+    texts = ["United Air Lines", "58,665", "21-24", "AirTran Airways ", "84,194 rows/s", "2026-02-03T08:14:24.984Z."]
+    texts += ["delays.EWR.EV", example, "stored 80,100", "20,025 rows/s"]
+    assert [text for text in texts if text not in printed] == []
     assert "…" not in printed
-    assert "84,194 rows/s" in printed
-    assert "delays.EWR.EV" in printed
-    assert example in printed
-    assert "stored 80,100" in printed
-    assert "20,025 rows/s" in printed
     assert max(map(len, printed.splitlines())) <= 80
     # Three progress bars, two verdicts and the next step come on top.
     assert len(printed.splitlines()) <= 34
@@ -194,14 +180,10 @@ def test_results_that_differ_end_with_1_and_say_so(
     elif wrong == "way back":
         late.loc["delays.EWR.UA", "minutes"] = 1
     batches = figures.Batches([500], [1.0])
-
-    @contextlib.contextmanager
-    def no_session(_folder: Path) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(version="0")
-
-    monkeypatch.setattr(run, "spark_session", no_session)
+    session = contextlib.nullcontext(SimpleNamespace(version="0"))
+    monkeypatch.setattr(run, "spark_session", lambda _: session)
     monkeypatch.setattr(run, "publish", lambda *_: figures.Load(500, 1, 1.0))
-    monkeypatch.setattr(run, "run_query", lambda *_: figures.QueryRun(sums, batches))
+    monkeypatch.setattr(run, "run_query", lambda *_: (sums, batches))
     monkeypatch.setattr(run, "write_late", lambda *_: batches)
     monkeypatch.setattr(run, "read_back", lambda *_: figures.Stored(late, dict.fromkeys(late.index, "{}"), 1.0))
     picture = tmp_path / "demo.svg"
