@@ -102,16 +102,15 @@ class JetStreamListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Log rows, duration and lag of a micro-batch."""
         progress = event.progress
-        query_id, name = str(progress.id), self._name(progress)
-        rows, seconds = progress.numInputRows, progress.batchDuration / 1000
+        name = self._name(progress)
         lags: dict[str, StreamLag] = {}
         try:
             lags = lag(progress)
         finally:  # The rest counts, also where a newer release has written the offset.
             if self._metrics is not None:
-                written, rate = progress.sink.numOutputRows, progress.processedRowsPerSecond
-                self._metrics.progressed(query_id, name, rows, written, rate, seconds, lags)
-        line = "; ".join([f"{rows:,} rows in {seconds:.1f} s", *map(_shown, lags.values())])
+                self._metrics.progressed(name, progress, lags)
+        rows = f"{progress.numInputRows:,} rows in {progress.batchDuration / 1000:.1f} s"
+        line = "; ".join([rows, *map(_shown, lags.values())])
         log.log(self._level, "query %s, batch %d: %s", name, progress.batchId, line)
 
     @_harmless

@@ -7,12 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from spark_jetstream.monitoring.stream_lag import StreamLag
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 _QUERY = ("query", "query_id")
 
@@ -40,6 +44,8 @@ class QueryMetrics(Collector):
         self._failures: Counter[str] = Counter()
         self._registry = CollectorRegistry() if registry is None else registry
         self._server = None
+        self.port: int | None = None
+        """The port of the HTTP server, None without one."""
         self._registry.register(self)
         if port is not None:
             try:
@@ -47,11 +53,7 @@ class QueryMetrics(Collector):
             except OSError:
                 self._registry.unregister(self)
                 raise
-
-    @property
-    def port(self) -> int | None:
-        """The port of the HTTP server, None without one."""
-        return None if self._server is None else self._server.server_port
+            self.port = self._server.server_port
 
     def close(self) -> None:
         """Stop the HTTP server and leave the registry."""
@@ -69,29 +71,18 @@ class QueryMetrics(Collector):
             self._queries[query_id] = _QueryState(name)
             self._failures[name] += 0
 
-    def progressed(
-        self,
-        query_id: str,
-        name: str,
-        rows: int,
-        written: int,
-        rate: float,
-        seconds: float,
-        lags: Mapping[str, StreamLag],
-    ) -> None:
-        """Count a micro-batch: rows read, rows written (-1: not known), rows per second, duration, lag after it.
-
-        A scrape sees all of the micro-batch or nothing.
-        """
+    def progressed(self, name: str, progress: StreamingQueryProgress, lags: Mapping[str, StreamLag]) -> None:
+        """Count a micro-batch, with the lag after it. A scrape sees all of the micro-batch or nothing."""
+        query_id, written = str(progress.id), progress.sink.numOutputRows
         if query_id not in self._queries:  # it ran before the listener was added
             self.started(query_id, name)
         with self._lock:
             state = self._queries[query_id]
-            state.rows += rows
-            if written >= 0:
+            state.rows += progress.numInputRows
+            if written >= 0:  # else the sink does not count
                 state.written = (state.written or 0) + written
-            state.rate, state.seconds, state.seen = rate, seconds, time.time()
-            state.lags = lags
+            state.rate, state.seconds = progress.processedRowsPerSecond, progress.batchDuration / 1000
+            state.seen, state.lags = time.time(), lags
 
     def idle(self, query_id: str) -> None:
         """Note that a query looked for messages and found none."""
