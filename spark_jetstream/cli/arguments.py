@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -176,6 +178,17 @@ def change(
     else:
         run.out.confirm(f"Change {what}?", force=force)
         report(f"{what} was changed", carry_out(), changed=True)
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, FrameType | None], None], *signals: signal.Signals) -> Iterator[None]:
+    """Handle signals of this process with ``handler`` inside of the block."""
+    before = [signal.signal(number, handler) for number in signals]
+    try:
+        yield
+    finally:
+        for number, former in zip(signals, before, strict=True):
+            signal.signal(number, former)
 
 
 def step_down(run: Run, admin: Streams | Consumers, asset: dict[str, str], preferred: str | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ import typer
 from typer import Option
 
 from spark_jetstream.cli.app import Run, command
-from spark_jetstream.cli.arguments import stream_option
+from spark_jetstream.cli.arguments import handling, stream_option
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 from spark_jetstream.protocol.conventions import bench_stream
 from spark_jetstream.protocol.units import counted
@@ -92,7 +91,9 @@ def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
         except JetStreamError as error:
             run.out.note(f"stream {name} is still there, delete it: {error}")
 
-    with _ending_in_order(), contextlib.ExitStack() as at_the_end:
+    # SIGTERM unwinds the stack, as Ctrl-C does.
+    ending_in_order = handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
+    with ending_in_order, contextlib.ExitStack() as at_the_end:
         at_the_end.callback(delete)
         try:
             run.admin.streams.create(
@@ -107,19 +108,6 @@ def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
             at_the_end.pop_all()
             raise
         yield name
-
-
-@contextlib.contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, as Ctrl-C does; outside of the main thread Python allows no such thing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _read(run: Run, name: str, messages: int, batch: int | None, direct: bool) -> list[Rate]:

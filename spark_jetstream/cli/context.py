@@ -61,11 +61,6 @@ def measure(run: Run, count: Annotated[int, Option(min=1, max=1000, help="How ma
         begun = time.perf_counter()
         connection.check()
         times.append(time.perf_counter() - begun)
-    milliseconds = [f"{value * 1000:.2f} ms" for value in (min(times), mean(times), max(times))]
-    run.out.done(
-        "fastest {}, mean {}, slowest {}, of {:,}".format(*milliseconds, count),
-        fastest=min(times),
-        mean=mean(times),
-        slowest=max(times),
-        count=count,
-    )
+    seconds = {"fastest": min(times), "mean": mean(times), "slowest": max(times)}
+    sentence = ", ".join(f"{name} {value * 1000:.2f} ms" for name, value in seconds.items())
+    run.out.done(f"{sentence}, of {count:,}", **seconds, count=count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -74,15 +75,11 @@ def _print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
     )
 
 
-complete_bucket = completion(lambda admin, given: admin.kv.names())
+bucket_argument = partial(Argument, autocompletion=completion(lambda admin, given: admin.kv.names()))
+_complete_key = completion(lambda admin, given: admin.kv.bucket(given.get("bucket", "")).keys())
 
-BucketName = Annotated[str, Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
-Key = Annotated[
-    str,
-    Argument(
-        help="The key.", autocompletion=completion(lambda admin, given: admin.kv.bucket(given.get("bucket", "")).keys())
-    ),
-]
+BucketName = Annotated[str, bucket_argument(help="Name of the bucket.")]
+Key = Annotated[str, Argument(help="The key.", autocompletion=_complete_key)]
 Filters = Annotated[
     list[str] | None, Argument(help="Only keys that match one of these; * is one token, > is the rest.")
 ]
@@ -111,7 +108,7 @@ kv = group("kv", "Key-Value buckets: create, change, read, write, watch, remove.
 @command(kv, "ls", example="kv ls settings 'eu.>' --verbose")
 def show_all(
     run: Run,
-    bucket: Annotated[str | None, Argument(help="A bucket, to list its keys.", autocompletion=complete_bucket)] = None,
+    bucket: Annotated[str | None, bucket_argument(help="A bucket, to list its keys.")] = None,
     filters: Filters = None,
     verbose: Annotated[bool, Option("--verbose", "-v", help="Show the values, too.")] = False,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,7 @@ from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.units import Bytes, counted, sized
 
 if TYPE_CHECKING:
+    from spark_jetstream.admin.client import JetStreamAdmin
     from spark_jetstream.admin.models.objects import ObjectBucketInfo, ObjectInfo
 
 
@@ -65,14 +67,16 @@ def _kind(info: ObjectInfo) -> str:
     return f"link to {printable(name)} of bucket {bucket}" if name else f"link to bucket {bucket}"
 
 
-complete_bucket = completion(lambda admin, given: admin.objects.names())
-_complete_name = completion(
-    lambda admin, given: (info.name for info in admin.objects.bucket(given.get("bucket", "")).list())
-)
+def _names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    return (info.name for info in admin.objects.bucket(given.get("bucket", "")).list())
 
-BucketName = Annotated[str, Argument(help="Name of the bucket.", autocompletion=complete_bucket)]
-ObjectName = Annotated[str, Argument(help="Name of the object.", autocompletion=_complete_name)]
-MaybeName = Annotated[str | None, Argument(help="Name of an object.", autocompletion=_complete_name)]
+
+bucket_argument = partial(Argument, autocompletion=completion(lambda admin, given: admin.objects.names()))
+name_argument = partial(Argument, autocompletion=completion(_names))
+
+BucketName = Annotated[str, bucket_argument(help="Name of the bucket.")]
+ObjectName = Annotated[str, name_argument(help="Name of the object.")]
+MaybeName = Annotated[str | None, name_argument(help="Name of an object.")]
 Deleted = Annotated[bool, Option("--deleted", help="Also what is left of deleted objects.")]
 Headers = Annotated[list[str] | None, Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the object.")]
 Metadata = Annotated[list[str] | None, Option("--metadata", metavar="NAME=VALUE", help="Metadata of the object.")]
@@ -81,31 +85,25 @@ Description = Annotated[str | None, Option(help="For people.")]
 
 def headers_of(given: list[str] | None) -> dict[str, list[str]] | None:
     """Return the headers of options, each with all of its values; None without options, empty for ``''`` alone."""
-    pairs = _pairs(given, ":", "--header", "'Name: value'")
-    if pairs is None:
+    if not given:
         return None
     headers: dict[str, list[str]] = {}
-    for name, value in pairs:
+    for name, value in _pairs(given, ":", "--header", "'Name: value'"):
         headers.setdefault(name.strip(), []).append(value.strip())
     return headers
 
 
 def metadata_of(given: list[str] | None) -> dict[str, str] | None:
     """Return the metadata of options; None without options, empty for ``''`` alone."""
-    pairs = _pairs(given, "=", "--metadata", "name=value")
-    return None if pairs is None else dict(pairs)
+    return dict(_pairs(given, "=", "--metadata", "name=value")) if given else None
 
 
-def _pairs(given: list[str] | None, separator: str, option: str, form: str) -> list[tuple[str, str]] | None:
-    if not given:
-        return None
-    pairs = []
+def _pairs(given: list[str], separator: str, option: str, form: str) -> Iterator[tuple[str, str]]:
     for text in filter(None, given):
         name, middle, value = text.partition(separator)
         if not middle or not name.strip():
             raise BadParameter(f"{text} is no {form}", param_hint=option)
-        pairs.append((name, value))
-    return pairs
+        yield name, value
 
 
 _STANDARD = "-"  # standard input, or output
@@ -127,9 +125,7 @@ objects = group("object", "Object Store buckets: create, change, put and get fil
 @command(objects, "ls", example="object ls IMAGES")
 def show_all(
     run: Run,
-    bucket: Annotated[
-        str | None, Argument(help="A bucket, to list its objects.", autocompletion=complete_bucket)
-    ] = None,
+    bucket: Annotated[str | None, bucket_argument(help="A bucket, to list its objects.")] = None,
     deleted: Deleted = False,
 ) -> None:
     """List the buckets, or the objects and links of a bucket, sorted by name."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from spark_jetstream.cli.arguments import handling
 from spark_jetstream.cli.help import Command
 from spark_jetstream.cli.output import Output
 from spark_jetstream.errors import JetStreamError, ServerStartError
@@ -63,9 +64,8 @@ def serve(
     keep = None if store_dir is None else store_dir.expanduser().absolute()
     first = port or None
     service = NatsServer(port=first, store_dir=keep) if nodes == 1 else NatsCluster(nodes, port=first, store_dir=keep)
-    before = [signal.signal(number, _end) for number in _SIGNALS]
     try:
-        with service:
+        with handling(_end, *_SIGNALS), service:
             data = {"url": service.url, "store_dir": None if keep is None else str(keep)}
             gone = "nothing: its streams are gone when it ends, unless --store-dir names a folder for them"
             out.note(f"Ctrl-C ends the server. It keeps {f'its streams in {keep}' if keep else gone}")
@@ -79,9 +79,6 @@ def serve(
         problem = f"{taken[1]} is in use: choose other ports with --port, 0 for free ones" if taken else first_line
         # The last line of the log is what made it end.
         raise ServerStartError(problem if taken or not log else f"{problem}: {log[-1].strip()}") from error
-    finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _wait(servers: Sequence[NatsServer]) -> None:
