@@ -33,7 +33,6 @@ def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
 def test_ls_shows_kind_filters_and_counts(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     ran = do("ls", stream)
     assert (ran.out, ran.err) == ("", "there are no consumers\n")
-    assert do("ls", stream, "--json").json == do("names", stream, "--json").json == []
     several = [f"{stream}.0", "c.x"]
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="a", filter_subjects=several)
     admin.consumers.create(stream, DEFAULT_CONSUMER, name="b", inactive_threshold="1h", **PINNED)
@@ -128,8 +127,6 @@ def test_add_creates_durable_ephemeral_and_unnamed_consumers(
     assert again.out == ran.out.partition("\n")[2]
     assert (again.err, ran.err) == (f"consumer c of stream {stream} already exists, unchanged\n", "")
     refused(run("add", stream, "c", "--max-deliver", 3), 1, 'max_deliver: -1 -> 3; filter_subjects: ["c.a"] -> nothing')
-    do("copy", stream, "c", "d")
-    assert do("copy", stream, "c", "d", "--json").err == f"consumer d of stream {stream} already exists, unchanged\n"
     done = do("add", stream, "old", "--durable-form", "--filter-subject", "c.a", "--max-deliver", 3, "--json").json
     assert (done["config"]["durable_name"], done["config"]["max_deliver"]) == ("old", 3)
 
@@ -164,39 +161,31 @@ def test_filters_that_match_nothing_need_any_filter(stream: str, do: Command, ru
 # -- changing --
 
 
-def test_edit_shows_the_differences_asks_and_changes(
+def test_edit_changes_what_the_line_and_the_file_name(
     admin: JetStreamAdmin, stream: str, tmp_path: Path, do: Command, run: Command
 ) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject="c.a")
-    before = admin.consumers.load(stream, "c").config
     arguments = ("edit", stream, "c", "--ack-wait", "10s", "--unset", "max_deliver", "--filter-subjects", "c.b,c.c")
-    changes = ["ack_wait: 30s -> 10s", "max_deliver: 5 -> -1", 'filter_subjects: ["c.a"] -> ["c.b", "c.c"]']
     ran = do(*arguments, "--dry-run")
     assert [line.strip() for line in ran.out.splitlines()] == [
-        *changes,
+        *("ack_wait: 30s -> 10s", "max_deliver: 5 -> -1", 'filter_subjects: ["c.a"] -> ["c.b", "c.c"]'),
         f"consumer c of stream {stream} would be changed",
     ]
-    ran = run(*arguments)
-    assert (ran.code, [line.strip() for line in ran.out.splitlines()], "--force" in ran.err) == (2, changes, True)
-    assert admin.consumers.load(stream, "c").config == before
+    assert run(*arguments).code == 2  # nobody is there to answer
     done = do(*arguments, "--force", "--json").json
     assert (done["stream"], done["consumer"], done["changed"]) == (stream, "c", True)
     assert done["differences"][0] == {"field": "ack_wait", "actual": 30 * 10**9, "wanted": 10**10}
-    after = admin.consumers.load(stream, "c").config
-    assert (after.ack_wait, after.max_deliver, after.filters) == (10**10, -1, ("c.b", "c.c"))
-    assert (after.durable_name, after.ack_policy) == ("c", "explicit")
     file = tmp_path / "changes.json"
     file.write_text(json.dumps({"filter_subject": "c.d", "metadata": {"owner": "me"}, "ack_wait": "1m"}))
     do("edit", stream, "c", "--config", file, "--ack-wait", "10s", "--force")
     config = admin.consumers.load(stream, "c").config
     assert (config.filters, config.own_metadata, config.ack_wait) == (("c.d",), {"owner": "me"}, 10**10)
+    assert (config.durable_name, config.ack_policy, config.max_deliver) == ("c", "explicit", -1)
 
 
 def test_copy_keeps_the_configuration_but_no_position(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     metadata = {RUN: "r", SINCE: "2026-03-01T12:00:00Z", "owner": "me"}
-    admin.consumers.create(
-        stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, filter_subject=f"{stream}.0", metadata=metadata
-    )
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, metadata=metadata)
     admin.consumers.next(stream, "c", 2)
     copied = do("copy", stream, "c", "d", "--filter-subjects", f"{stream}.1,c.x", "--unset", "max_deliver", "--json")
     assert (copied.json["name"], copied.json["num_pending"]) == ("d", 3)
@@ -204,8 +193,6 @@ def test_copy_keeps_the_configuration_but_no_position(admin: JetStreamAdmin, str
     assert (config.durable_name, config.max_deliver, config.filters) == ("d", -1, (f"{stream}.1", "c.x"))
     # No query keeps its position there.
     assert config.own_metadata == {"owner": "me"}
-    output = do("copy", stream, "d", "e").out
-    assert output.startswith(f"consumer e of stream {stream} was created\nConsumer e of stream {stream}\n")
 
 
 def test_rm_asks_with_what_is_lost(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
@@ -245,9 +232,7 @@ def test_reset_moves_the_position(admin: JetStreamAdmin, stream: str, do: Comman
     assert (reply["reset_seq"], reply["num_pending"]) == (6, 1)
 
 
-def test_next_prints_and_acknowledges(
-    admin: JetStreamAdmin, stream: str, publisher: Publisher, do: Command, run: Command
-) -> None:
+def test_next_prints_and_acknowledges(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
     ran = do("next", stream, "c")
     time = admin.messages.get(stream, 1).time
@@ -261,12 +246,8 @@ def test_next_prints_and_acknowledges(
     assert do("next", stream, "c", "--ack", "nak", "--raw").raw == b"3"
     assert ", delivered 2 times, " in do("next", stream, "c", "--ack", "term").out
     assert do("next", stream, "c", "--count", 100, "--raw").raw == b"45"
-    publisher.publish([Message(f"{stream}.0", b"\xff\x00", [])])
-    assert do("next", stream, "c", "--raw").raw == b"\xff\x00"
     ran = run("next", stream, "c", "--wait", "100ms")
     refused(ran, 1, f"nothing came from consumer c of stream {stream} within 100ms")
-    ran = run("next", stream, "c", "--wait", "100ms", "--json")
-    assert (ran.code, ran.json) == (1, [])
 
 
 def test_unpin_lets_another_client_in(admin: JetStreamAdmin, stream: str, do: Command) -> None:

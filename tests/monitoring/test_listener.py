@@ -142,23 +142,18 @@ def test_an_idle_query_makes_progress(listener: JetStreamListener) -> None:
     assert scrape(listener)[HEARD, ("orders", str(QUERY))] > first
 
 
-def test_a_query_that_was_stopped_leaves_nothing_but_its_failures(listener: JetStreamListener) -> None:
+def test_a_stopped_query_leaves_its_failures_and_a_failed_one_is_down_until_it_starts_again(
+    listener: JetStreamListener, caplog: pytest.LogCaptureFixture
+) -> None:
     listener.onQueryProgress(BEHIND)
     listener.onQueryTerminated(ended())
     assert scrape(listener) == {("spark_jetstream_query_failures_total", ("orders",)): 0}
-
-
-def test_a_failed_query_is_down_until_it_starts_again(
-    listener: JetStreamListener, caplog: pytest.LogCaptureFixture
-) -> None:
     listener.onQueryProgress(BEHIND)
     listener.onQueryTerminated(ended("it broke"))
     down = {("spark_jetstream_query_up", ("orders", str(QUERY))): 0}
     failures = {("spark_jetstream_query_failures_total", ("orders",)): 1}
     assert scrape(listener) == down | failures
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("ERROR", "query orders failed: it broke")
-    ]
+    assert caplog.record_tuples == [("spark_jetstream.monitoring", logging.ERROR, "query orders failed: it broke")]
     other = uuid.UUID(int=10)  # without its checkpoint
     listener.onQueryStarted(started(query=other))
     found = scrape(listener)
@@ -247,9 +242,9 @@ def named(text: str) -> set[str]:
 def test_the_dashboard_names_metrics_that_are_exported(listener: JetStreamListener) -> None:
     text = (DOCS / "monitoring" / "grafana.json").read_text()
     assert named(text) == exported(listener)
-    dashboard = json.loads(text)
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
-    for panel in dashboard["panels"]:
+    panels = json.loads(text)["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
         assert panel["datasource"]["uid"] == "${datasource}"
         assert all(target["expr"] for target in panel["targets"])
 
