@@ -17,7 +17,6 @@ from tests.support.publish import Message, Publisher
 
 WRONG = [
     ("account inof", "No such command 'inof'. Did you mean 'info'? (see spark-jetstream account --help)"),
-    ("account info again", "unexpected extra argument"),
     ("account info -o conectTimeout=2s", "did you mean connectTimeout"),
     ("account info -o connectTimeout", "name=value"),
     ("stream info", "Missing argument 'stream' (see spark-jetstream stream info --help)"),
@@ -29,37 +28,31 @@ WRONG = [
     ("stream edit USAGE --unset max-age --max-age 1h", "--max-age and --unset max_age cannot be given together"),
     ("stream edit USAGE --max-age 30s --duplicate-window 1m", "duplicate_window (1m) is longer than max_age (30s)"),
     ("stream export USAGE --yaml --json", "--yaml and --json contradict each other"),
-    ("stream apply {plain} {plain}", "is described in"),
+    ("stream apply {json} {json}", "is described in"),
     ("stream backup USAGE {json}", "exists already"),
     # Files
     ("stream apply {misspelt} --check", 'there is no field "max_ages" (did you mean max_age?)'),
-    ("stream add NEW --config {misspelt}", 'there is no field "max_ages" (did you mean max_age?)'),
     ("stream add NEW --template {misspelt}", 'there is no field "max_ages" (did you mean max_age?)'),
     ("stream apply {tmp}/gone.json --check", "gone.json: the file cannot be read"),
-    ("stream add NEW --template {tmp}/gone.json", "gone.json: the file cannot be read"),
     # Which message?
     ("stream get USAGE", "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"),
     ("stream get USAGE 1 --last a", "SEQUENCE and --last contradict each other"),
     ("stream get USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
     ("stream get USAGE 1 --raw --json", "--raw and --json contradict each other"),
     ("stream get USAGE --next ''", "subject must be a subject"),
-    ("stream get USAGE --since ''", "time must be a time such as"),
     # What an option of a field can hold.
     ("stream add NEW --mirror nam=X", "--mirror must be JSON, or field=value,... with the fields name, opt_start_seq"),
     ("""stream add NEW --mirror '{{"name"'""", "--mirror: this is not valid JSON"),
     ("""stream add NEW --mirror '{{"nam": "X"}}'""", 'in mirror, there is no field "nam" (did you mean name?)'),
     ("stream add NEW --mirror name=A,name=B", "--mirror: name is there twice"),
     ("stream add NEW --placement north", "must be JSON, or field=value,... with the fields cluster, tags"),
-    ("stream add NEW --subjects a,,b", '--subjects: "a,,b" has an empty item'),
     ("stream add NEW --subjects ''", '--subjects: "" has an empty item'),
     ("stream add NEW --metadata owner", '--metadata: "owner" is no name=value'),
     ("stream add NEW --metadata a=1 --metadata a=2", "--metadata: a name is there twice"),
     ("stream add NEW --retention queue", 'retention must be limits, interest or workqueue, not "queue"'),
-    ("stream add NEW --maxage 1h", "--max-age"),
     # Consumers
     ("consumer edit USAGE billing", "say what to change"),
     ("consumer pause USAGE billing soon", 'or a duration such as 10m, not "soon"'),
-    ("consumer next USAGE billing --count 0", "--count"),
     ("consumer next USAGE billing --count 1001", "--count"),
     ("consumer next USAGE billing --wait 5", "Invalid value for '--wait': \"5\" is no duration such as 10s"),
     ("consumer next USAGE billing --ack yes", "ack must be one of ack, nak, term, none"),
@@ -69,7 +62,6 @@ WRONG = [
     ("kv get usage a --revision 0", "--revision"),
     ("kv update usage a x", "--revision"),
     ("kv edit usage", "say what to change"),
-    ("object edit usage", "say what to change"),
     ("object put usage -", "what comes from standard input needs a name"),
     ("object put usage {json} -H nothing --force", "nothing is no 'Name: value'"),
     ("object put usage {json} --metadata nothing --force", "nothing is no name=value"),
@@ -90,14 +82,9 @@ WRONG = [
     ("doctor --no-spark --stream A --for write", "--subject"),
     ("doctor --no-spark --bucket b --durable d", "--for durable has no meaning for a bucket"),
     ("doctor --no-spark --for read", "--stream"),
-    ("doctor --no-spark -o conectTimeout=1s", "connectTimeout"),
     ("demo --messages 0", "--messages"),
-    ("demo --messages many", "--messages"),
     # There is nobody to answer.
-    (
-        "stream purge USAGE",
-        "Remove all messages of stream USAGE? There is no terminal to ask on: say yes with --force.",
-    ),
+    ("stream purge USAGE", "messages of stream USAGE? There is no terminal to ask on: say yes with --force."),
     ("stream rm USAGE", "Delete stream USAGE with 1 message and 1 consumer?"),
     ("stream delete-msg USAGE 1", "Delete message 1 of stream USAGE?"),
     ("stream peer-remove USAGE somebody", "Remove server somebody, and its copy, from stream USAGE?"),
@@ -115,7 +102,6 @@ WRONG = [
 
 FAILS = [
     ("stream info USAEG", "cannot look at stream USAEG: stream not found (code 404, error 10059); did you mean USAGE"),
-    ("stream info NOWHERE", "cannot look at stream NOWHERE: stream not found (code 404, error 10059)"),
     ("stream get USAGE --last usage.none", "cannot get the last usage.none of stream USAGE"),
     ("stream delete-msg USAGE 2 --force", "cannot erase message 2 of stream USAGE: there is no such message"),
     ("stream peer-remove USAGE somebody --force", "10010"),
@@ -134,20 +120,17 @@ _MONTHS = "M could mean minutes, or months as in the nats command; write 6m for 
 LONG_MINUTES = [
     "stream edit USAGE --max-age 6M --force",
     "stream apply {yaml} --force",
-    "stream add NEW --consumer-limits inactive_threshold=6M",
     "consumer pause USAGE billing 6M",
     "consumer next USAGE billing --wait 6M",
-    "kv add new --ttl 6M",
-    "kv compact usage --older-than 6M",
     "stream ls --timeout 6M",
 ]
 """The unit ``M``: six minutes to one tool, 180 days to the other. No command takes it."""
 
 NO_SERVER = [
     "account info",
-    "stream apply {plain} --check",
+    "stream apply {json} --check",
     "object ls",
-    "object put B {plain} --force",
+    "object put B {json} --force",
     "object get B a -O -",
     "object rm B a --force",
     "events",
@@ -177,11 +160,14 @@ def there(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
 @pytest.fixture
 def words(tmp_path: Path) -> Any:
     """A function that returns the words of a line. ``{json}`` and ``{yaml}`` are descriptions of the stream."""
-    files = {"json": tmp_path / "stream.json", "yaml": tmp_path / "stream.yaml", "tmp": tmp_path}
-    files["json"].write_text('{"name": "USAGE", "subjects": ["usage.>"], "max_age": "6M"}')
-    (files.setdefault("plain", tmp_path / "plain.json")).write_text('{"name": "USAGE", "subjects": ["usage.>"]}')
-    (files.setdefault("misspelt", tmp_path / "misspelt.yaml")).write_text("name: NEW\nmax_ages: 1h\n")
-    files["yaml"].write_text("name: USAGE\nsubjects: ['usage.>']\nmax_age: 6M\n")
+    texts = {
+        "json": '{"name": "USAGE", "subjects": ["usage.>"]}',
+        "yaml": "name: USAGE\nsubjects: ['usage.>']\nmax_age: 6M\n",
+        "misspelt": "name: NEW\nmax_ages: 1h\n",
+    }
+    files = {"tmp": tmp_path, **{name: tmp_path / f"{name}.yaml" for name in texts}}
+    for name, text in texts.items():
+        files[name].write_text(text)
     return lambda line: [word.format(**files) for word in shlex.split(line)]
 
 

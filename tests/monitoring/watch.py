@@ -89,8 +89,6 @@ def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
             "id": str(query.id),
             "offset": type(last["sources"][0]["endOffset"]).__name__,
             "json_offset": type(json.loads(last.json)["sources"][0]["endOffset"]).__name__,
-            "output_rows": last["sink"]["numOutputRows"],
-            "text": last.json,
             "lags": [found(progress) for progress in query.recentProgress if progress.numInputRows],
             "from_text": found(last.json),
             "running": running,
