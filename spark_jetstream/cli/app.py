@@ -164,15 +164,13 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
 
     from spark_jetstream.options.values import hidden
 
-    more = [SecretStr(pair) for pair in shared.pop("more") or ()]
-    shared = hidden(shared)
-    if not all("=" in pair.get_secret_value() for pair in more):
-        raise BadParameter("the value is no name=value", param_hint="--option")
     options = {}
-    for pair in more:
-        name, _, value = pair.get_secret_value().partition("=")
+    for pair in [SecretStr(pair) for pair in shared.pop("more") or ()]:
+        name, equals, value = pair.get_secret_value().partition("=")
+        if not equals:
+            raise BadParameter("the value is no name=value", param_hint="--option")
         options[name.strip()] = SecretStr(value)
-    return {**options, **{name: value for name, value in shared.items() if value is not None}}
+    return {**options, **{name: value for name, value in hidden(shared).items() if value is not None}}
 
 
 def exit_code(error: errors.JetStreamError) -> int:

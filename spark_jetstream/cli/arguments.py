@@ -119,14 +119,13 @@ CREATED = "was created"
 UNCHANGED = "already exists, unchanged"
 
 
-def create(load: Callable[[], A], make: Callable[[], A]) -> tuple[A, str]:
+def create(load: Callable[[], A | None], make: Callable[[], A]) -> tuple[A, str]:
     """Create an asset, and return it with `CREATED`, `UNCHANGED`, or "exists" if the user may not look.
 
     A server gives the same reply for an asset that it creates and for one that exists with the same configuration, so
     ``load`` looks first.
     """
-    before: A | None = None
-    outcome = CREATED
+    before, outcome = None, CREATED
     try:
         before = load()
     except (StreamNotFound, ConsumerNotFound):
@@ -137,10 +136,10 @@ def create(load: Callable[[], A], make: Callable[[], A]) -> tuple[A, str]:
     return info, UNCHANGED if before is not None and before.created == info.created else outcome
 
 
-def created(run: Run, what: str, load: Callable[[], A], make: Callable[[], A]) -> A:
-    """Create an asset, and say so; that it existed already is a note on standard error."""
+def created(run: Run, what: Callable[[A], str], load: Callable[[], A | None], make: Callable[[], A]) -> A:
+    """Create an asset, and say so; that it existed already is a note on standard error. ``what`` names the asset."""
     info, outcome = create(load, make)
-    (run.out.text if outcome == CREATED else run.out.note)(f"{what} {outcome}")
+    (run.out.text if outcome == CREATED else run.out.note)(f"{what(info)} {outcome}")
     return info
 
 

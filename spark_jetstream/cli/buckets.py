@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -55,7 +56,8 @@ def limit(size: Bytes) -> object:
 
 def create(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:
     """Create a bucket, with a note if it existed already, and return its info."""
-    return created(run, f"bucket {bucket}", lambda: buckets.load(bucket), lambda: buckets.create(bucket, fields))
+    load, make = partial(buckets.load, bucket), partial(buckets.create, bucket, fields)
+    return created(run, lambda info: f"bucket {info.bucket}", load, make)
 
 
 def edit(

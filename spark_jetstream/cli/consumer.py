@@ -11,7 +11,6 @@ from typer import Argument, BadParameter, Exit, Option
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import (
-    CREATED,
     ConfigFile,
     ConsumerName,
     DryRun,
@@ -30,7 +29,6 @@ from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Nanoseconds, counted
 
 if TYPE_CHECKING:
-    from spark_jetstream.admin.consumers import DeliveredMessage
     from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
 
 ACKS = ("ack", "nak", "term", "none")
@@ -103,8 +101,7 @@ def print_consumer(run: Run, info: ConsumerInfo) -> None:
             if name in info.config.model_fields_set and name not in ("name", "durable_name")
         },
     }
-    title = f"Consumer {info.name} of stream {info.stream_name}"
-    run.out.record(pairs, data=as_data(info), title=title)
+    run.out.record(pairs, data=as_data(info), title=f"Consumer {info.name} of stream {info.stream_name}")
     run.out.text("")
     state = {
         "to be delivered": f"{info.num_pending:,}",
@@ -198,13 +195,7 @@ def add(
     config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
     known, admin = config_.durable_name or config_.name, run.admin.consumers
     make = partial(admin.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
-    load = partial(admin.load, stream, known)
-    if known:
-        info = created(run, f"consumer {known} of stream {stream}", load, make)
-    else:
-        info = make()
-        run.out.text(f"consumer {info.name} of stream {stream} {CREATED}")
-    print_consumer(run, info)
+    print_consumer(run, created(run, _what, lambda: admin.load(stream, known) if known else None, make))
 
 
 @command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
@@ -255,8 +246,11 @@ def copy(
     """
     admin = run.admin.consumers
     make = partial(admin.copy, stream, name, new_name, any_filter=any_filter, **fields)
-    load = partial(admin.load, stream, new_name)
-    print_consumer(run, created(run, f"consumer {new_name} of stream {stream}", load, make))
+    print_consumer(run, created(run, _what, lambda: admin.load(stream, new_name), make))
+
+
+def _what(info: ConsumerInfo) -> str:
+    return f"consumer {info.name} of stream {info.stream_name}"
 
 
 def _over(below: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,8 +342,8 @@ def show_next(
     run.out.check_raw(raw)
     how: Any = "none" if no_ack else ack  # `next` checks it
     delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / 1e9, ack=how, group=group)
-    if run.out.as_json:
-        run.out.json([_delivered(message) for message in delivered])
+    fields = ("consumer", "deliveries", "consumer_seq", "pending")
+    run.out.json([message_data(item.message) | {name: getattr(item, name) for name in fields} for item in delivered])
     for delivery in delivered:
         times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
         run.out.message(delivery.message, f"{times}, {delivery.pending:,} to come", raw=raw)
@@ -381,8 +375,3 @@ def step_down(run: Run, stream: StreamName, consumer: ConsumerName, preferred: P
     Done when it has agreed: the servers elect another one within seconds.
     """
     arguments.step_down(run, run.admin.consumers, {"stream": stream, "consumer": consumer}, preferred)
-
-
-def _delivered(message: DeliveredMessage) -> dict[str, object]:
-    delivery = {name: getattr(message, name) for name in ("consumer", "deliveries", "consumer_seq", "pending")}
-    return {**message_data(message.message), **delivery}

@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 from typer import Option
 
+from spark_jetstream.admin.descriptions import json_document
 from spark_jetstream.admin.models.base import Model, field_docs, hint
 from spark_jetstream.admin.models.buckets import BucketConfig, ObjectBucketConfig
 from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER, ConsumerConfig
@@ -140,12 +141,8 @@ def _field_parameter(
         rich_help_panel=panel,
         autocompletion=one_of(kinds[0].words) if kinds else None,
     )
-    annotation: Any = Annotated[str | None, how]
-    if type_ is bool:
-        annotation = Annotated[bool | None, how]
-    elif get_origin(type_) in (tuple, dict):
-        annotation = Annotated[list[str] | None, how]
-    return keyword(f"{_BEFORE}{name}", annotation)
+    taken: Any = bool if type_ is bool else list[str] if get_origin(type_) in (tuple, dict) else str
+    return keyword(f"{_BEFORE}{name}", Annotated[taken | None, how])
 
 
 def _help(info: FieldInfo, doc: str, names: Collection[str]) -> str:
@@ -202,7 +199,7 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
 def _items(inner: Any, text: str, what: str) -> list[Any]:
     """Return the items of a list that is JSON, or separated by commas."""
     if text.lstrip().startswith("["):
-        return list(_json(text, what))
+        return list(json_document(text, what))
     part = _part(inner)
     if part is not None and (text.lstrip().startswith("{") or _key(part).match(text)):
         return [_fields(part, text, what)]
@@ -212,15 +209,9 @@ def _items(inner: Any, text: str, what: str) -> list[Any]:
     return [_value(inner, item, what) for item in items]
 
 
-def _json(text: str, what: str) -> Any:
-    from spark_jetstream.admin.descriptions import json_document
-
-    return json_document(text, what)
-
-
 def _pairs(text: str, what: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
-        return dict(_json(text, what))
+        return dict(json_document(text, what))
     name, equals, value = text.partition("=")
     if not equals:
         raise OptionError(f"{what}: {shown(text)} is no name=value")
@@ -230,7 +221,7 @@ def _pairs(text: str, what: str) -> dict[str, Any]:
 def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
     """Parse the fields of a part: JSON, ``name=ORDERS,filter_subject=orders.>``, or its `Model.shorthand` alone."""
     if text.lstrip().startswith("{"):
-        return dict(_json(text, what))
+        return dict(json_document(text, what))
     key = _key(part)
     if not key.match(text):
         if not part.shorthand or not text or "=" in text:

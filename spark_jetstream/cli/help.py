@@ -27,7 +27,8 @@ _ELSEWHERE = "Connection options (--server, --context, ...): see spark-jetstream
 _HYPHEN = "\u2011"  # where lines do not break
 _FLAGS_WIDE = 27  # a longer flag has its help below it
 _TYPES = ((r"(<int[^>]*>|INTEGER.*)", "NUMBER"), (r"<[^>|]*>", "TEXT"), (r"<([^>]*)>", r"\1"))  # as typer writes them
-_WrongUsage: Any = typer.BadParameter.__mro__[1]  # the only subclass with a public name
+WrongUsage: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for a command line that it does not understand; only this subclass has a public name."""
 
 
 class _Helpful:
@@ -83,7 +84,7 @@ class _Helpful:
         """Read the options; of one that only the ``nats`` tool has, say what to write instead."""
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
-        except _WrongUsage as error:
+        except WrongUsage as error:
             hint = dict(_of_group(OPTION_HINTS, ctx)).get(getattr(error, "option_name", ""))
             if hint:
                 ctx.fail(f"there is no option {error.option_name}: {hint}")

@@ -27,6 +27,20 @@ _EVERY = Nanoseconds(2 * _SECOND)
 
 
 @dataclass(frozen=True)
+class _LagRow:
+    """A consumer, or a mirror or source: its lag, and the limits that it exceeds."""
+
+    what: str
+    lag: Any
+    exceeded: list[str]
+
+    def data(self) -> dict[str, Any]:
+        """Return the lag for JSON, with durations in seconds."""
+        fields = {**asdict(self.lag), "exceeded": self.exceeded}
+        return {name: value / _SECOND if isinstance(value, Nanoseconds) else value for name, value in fields.items()}
+
+
+@dataclass(frozen=True)
 class _Limits:
     """Limits of the lag; None for no limit."""
 
@@ -50,36 +64,22 @@ class _Limits:
     def origin(self, admin: JetStreamAdmin, lag: OriginLag) -> _LagRow:
         """Return the row of a mirror or a source. An error exceeds any limit."""
         exceeded = _too_many(lag.lag, self.pending, "pending")
-        if self.age is not None and not lag.error:
-            if lag.active is None:
-                # The origin sends its first heartbeat a second after the stream was created.
-                with contextlib.suppress(StreamNotFound):
-                    info = admin.streams.load(lag.stream)
-                    if info.ts.nanoseconds - info.created.nanoseconds > self.age:
-                        exceeded.append("nothing ever came")
-            elif lag.active > self.age:
+        if lag.error:
+            exceeded += [lag.error] if (self.age, self.pending) != (None, None) else []
+        elif self.age is not None and lag.active is not None:
+            if lag.active > self.age:
                 exceeded.append(f"nothing came for {rounded(lag.active)}, more than {self.age}")
-        if lag.error and (self.age, self.pending) != (None, None):
-            exceeded.append(lag.error)
+        elif self.age is not None:
+            # The origin sends its first heartbeat a second after the stream was created.
+            with contextlib.suppress(StreamNotFound):
+                info = admin.streams.load(lag.stream)
+                if info.ts.nanoseconds - info.created.nanoseconds > self.age:
+                    exceeded.append("nothing ever came")
         return _LagRow(f"stream {lag.stream}, copying {lag.origin}", lag, exceeded)
 
 
 def _too_many(count: int, most: int | None, what: str) -> list[str]:
     return [f"{count:,} {what}, more than {most:,}"] if most is not None and count > most else []
-
-
-@dataclass(frozen=True)
-class _LagRow:
-    """A consumer, or a mirror or source: its lag, and the limits that it exceeds."""
-
-    what: str
-    lag: Any
-    exceeded: list[str]
-
-    def data(self) -> dict[str, Any]:
-        """Return the lag for JSON, with durations in seconds."""
-        fields = {**asdict(self.lag), "exceeded": self.exceeded}
-        return {name: value / _SECOND if isinstance(value, Nanoseconds) else value for name, value in fields.items()}
 
 
 def _limit(reached: str) -> Any:

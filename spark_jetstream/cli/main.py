@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import spark_jetstream
 from spark_jetstream.errors import JetStreamError, printable
@@ -21,7 +21,7 @@ try:
     from spark_jetstream.cli.context import contexts, rtt
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
-    from spark_jetstream.cli.help import Command, Group
+    from spark_jetstream.cli.help import Command, Group, WrongUsage
     from spark_jetstream.cli.kv import kv
     from spark_jetstream.cli.lag import lag
     from spark_jetstream.cli.object import objects
@@ -35,9 +35,6 @@ except ModuleNotFoundError as error:
     raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
 except KeyboardInterrupt:
     raise SystemExit(130) from None
-
-#: What typer raises for a command line that it does not understand; only this subclass has a public name.
-_WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(name="spark-jetstream", cls=Group, pretty_exceptions_enable=False)
 
@@ -107,7 +104,7 @@ def main() -> None:
         if not isinstance(error, BrokenPipeError):  # which says that the reader of the pipe has ended
             _complain(str(error))
         raise SystemExit(FAILED) from error
-    except _WrongUsage as error:
+    except WrongUsage as error:
         message = _usage_message(error)
         if message:
             _complain(message)

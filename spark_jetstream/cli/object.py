@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.models.objects import ObjectBucketInfo, ObjectInfo
 
 
-def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
-    from spark_jetstream.admin.models.buckets import ObjectBucketConfig
+_SETTINGS = ("ttl", "max_bytes", "storage", "replicas", "compression", "description", "metadata", "placement")
 
-    names = ("bucket", "size", "created", "sealed", *ObjectBucketConfig.model_fields, "stream")
+
+def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
+    names = ("bucket", "size", "created", "sealed", *_SETTINGS, "stream")
     return {name: getattr(info, name) for name in names}
 
 
 def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
-    from spark_jetstream.admin.models.buckets import ObjectBucketConfig
-
-    buckets.show(run, info, ObjectBucketConfig.model_fields, {"size": sized(info.size)}, data=_bucket_data(info))
+    buckets.show(run, info, _SETTINGS, {"size": sized(info.size)}, data=_bucket_data(info))
 
 
 def _print_object(run: Run, info: ObjectInfo) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -17,9 +16,6 @@ from spark_jetstream.cli.arguments import handling
 from spark_jetstream.cli.help import Command
 from spark_jetstream.cli.output import Output
 from spark_jetstream.errors import JetStreamError, ServerStartError
-
-if TYPE_CHECKING:
-    from spark_jetstream.testing import NatsServer
 
 server = typer.Typer()
 
@@ -70,7 +66,11 @@ def serve(
             gone = "nothing: its streams are gone when it ends, unless --store-dir names a folder for them"
             out.note(f"Ctrl-C ends the server. It keeps {f'its streams in {keep}' if keep else gone}")
             out.lines([service.url], str, data=lambda _: data)
-            _wait(service.servers if isinstance(service, NatsCluster) else [service])
+            servers = service.servers if isinstance(service, NatsCluster) else [service]
+            while all(server.running for server in servers):
+                time.sleep(_LOOK)
+            ended = next(server for server in servers if not server.running)
+            raise JetStreamError(f"{ended.url} has ended: {' '.join(ended.log.splitlines()[-_LAST_WORDS:])}")
     except _Ended:
         pass
     except ServerStartError as error:
@@ -79,11 +79,3 @@ def serve(
         problem = f"{taken[1]} is in use: choose other ports with --port, 0 for free ones" if taken else first_line
         # The last line of the log is what made it end.
         raise ServerStartError(problem if taken or not log else f"{problem}: {log[-1].strip()}") from error
-
-
-def _wait(servers: Sequence[NatsServer]) -> None:
-    """Wait until a signal comes. Raises `JetStreamError` when a server ends by itself."""
-    while all(server.running for server in servers):
-        time.sleep(_LOOK)
-    ended = next(server for server in servers if not server.running)
-    raise JetStreamError(f"{ended.url} has ended: {' '.join(ended.log.splitlines()[-_LAST_WORDS:])}")
