@@ -41,16 +41,14 @@ def test_ls_shows_kind_filters_and_counts(admin: JetStreamAdmin, stream: str, do
     ran = do("ls", stream)
     headings, *rows = ran.out.splitlines()
     assert " ".join(headings.split()) == "name kind filters ack pending waiting for ack redelivered created"
-    a, b, p = (row.split() for row in rows)
     created = str(admin.consumers.load(stream, "a").created)[:19] + "Z"
-    assert a == ["a", "pull,", "durable", f"{stream}.0,", "c.x", "explicit", "2", "1", "0", created]
-    assert b[:7] == ["b", "pull,", "ephemeral", "explicit", "6", "0", "0"]
-    assert rows[1].rstrip().endswith("Z  pinned_client in group g")
-    assert p[:7] == ["p", "push,", "durable", "none", "6", "0", "0"]
-    assert rows[2].rstrip().endswith("Z  delivers to to.me in queue group workers, which has no subscriber")
+    assert rows[0].split() == ["a", "pull,", "durable", f"{stream}.0,", "c.x", "explicit", "2", "1", "0", created]
+    assert rows[1].split()[:7] == ["b", "pull,", "ephemeral", "explicit", "6", "0", "0"]
+    assert rows[1].endswith("Z  pinned_client in group g")
+    assert rows[2].split()[:7] == ["p", "push,", "durable", "none", "6", "0", "0"]
+    assert rows[2].endswith("Z  delivers to to.me in queue group workers, which has no subscriber")
     assert [item["name"] for item in do("ls", stream, "--json").json] == ["a", "b", "p"]
     assert do("names", stream).out == "a\nb\np\n"
-    assert do("names", stream, "--json").json == ["a", "b", "p"]
 
 
 def test_info_shows_configuration_and_state(admin: JetStreamAdmin, stream: str, do: Command) -> None:

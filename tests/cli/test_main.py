@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -226,25 +227,13 @@ def test_json_is_utf_8_wherever_it_goes(monkeypatch: pytest.MonkeyPatch) -> None
     assert json.loads(written.getvalue().decode("utf-8")) == {"subject": "\u65e5.\x07"}
 
 
-class _Keyboard(io.StringIO):
-    """Where somebody types Ctrl-C, or the end of the input."""
-
-    def __init__(self, error: type[BaseException]) -> None:
-        super().__init__()
-        self.error = error
-
-    def isatty(self) -> bool:
-        return True
-
-    def readline(self, size: int | None = -1) -> str:  # type: ignore[override]  # of the base class of all files
-        raise self.error
-
-
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (EOFError, 1)])
 def test_a_question_without_an_answer_is_a_no(
     error: type[BaseException], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", _Keyboard(error))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdin, "readline", Mock(side_effect=error))
     with pytest.raises(typer.Exit) as ended:
         Output(as_json=False).confirm("Really?", force=False)
     assert ended.value.exit_code == code

@@ -199,10 +199,10 @@ def test_results_that_differ_end_with_1_and_say_so(
     assert "url(" not in drawn.replace("url(#", "")
     assert "United Air Lines" in drawn
     assert ("Spark and pandas agree on all" in drawn) == (wrong != "sums")
-    assert ("UA at 5h: Spark has" in printed.err) == (wrong == "sums")
-    assert ("Spark and pandas differ in 1 of" in printed.err) == (wrong == "sums")
-    assert ("delays.EWR.UA: the stream holds" in printed.err) == (wrong == "way back")
-    assert ("Stream DELAYS and pandas differ in 1 of" in printed.err) == (wrong == "way back")
+    for text in ("UA at 5h: Spark has", "Spark and pandas differ in 1 of"):
+        assert (text in printed.err) == (wrong == "sums")
+    for text in ("delays.EWR.UA: the stream holds", "Stream DELAYS and pandas differ in 1 of"):
+        assert (text in printed.err) == (wrong == "way back")
 
 
 @pytest.mark.full

@@ -69,10 +69,6 @@ def progress_of(*sources: dict[str, Any], **fields: Any) -> str:
     return json.dumps(content)
 
 
-def as_text(text: str) -> str:
-    return text
-
-
 def as_object(text: str) -> StreamingQueryProgress:
     """As Spark Connect makes it from the text: the offsets are text, and are so on a classic session too."""
     progress = StreamingQueryProgress.fromJson(json.loads(text))
@@ -97,7 +93,7 @@ def with_text(text: str) -> dict[str, Any]:
 
 
 FORMS: list[Any] = [
-    as_text,
+    str,
     json.loads,
     with_text,
     as_object,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
+import logging.handlers
 import re
 import sys
 import urllib.request
@@ -24,17 +24,6 @@ from spark_jetstream.monitoring import JetStreamListener, lag
 from spark_jetstream.testing.process import poll
 
 COUNT = 40
-
-
-class Lines(logging.Handler):
-    """Keeps the log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"{record.levelname} {record.getMessage()}")
 
 
 def scrape_when(listener: JetStreamListener, ready: Callable[[str], bool]) -> str:
@@ -60,7 +49,7 @@ def found(progress: Any) -> dict[str, Any]:
 
 
 def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
-    log, handler = logging.getLogger("spark_jetstream.monitoring"), Lines()
+    log, handler = logging.getLogger("spark_jetstream.monitoring"), logging.handlers.BufferingHandler(1000)
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     builder = (
@@ -99,7 +88,7 @@ def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
         with contextlib.suppress(PySparkException):
             start("broken", "NOWHERE").awaitTermination()
         result["failed"] = scrape_when(listener, lambda text: 'failures_total{query="broken"} 1' in text)
-        return result | {"log": handler.lines}
+        return result | {"log": [f"{record.levelname} {record.getMessage()}" for record in handler.buffer]}
     finally:
         # Over Spark Connect a thread waits for events as long as there is a listener, and Python for the thread.
         spark.streams.removeListener(listener)
