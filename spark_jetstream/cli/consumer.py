@@ -10,20 +10,7 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group
-from spark_jetstream.cli.arguments import (
-    ConfigFile,
-    ConsumerName,
-    DryRun,
-    Force,
-    Preferred,
-    Raw,
-    StreamName,
-    change,
-    created,
-    duration_option,
-    file_fields,
-    with_fields,
-)
+from spark_jetstream.cli.arguments import ConfigFile, ConsumerName, DryRun, Force, Preferred, Raw, StreamName
 from spark_jetstream.cli.output import ago, as_data, message_data, rounded, server_text, to_the_second
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Nanoseconds, counted
@@ -166,7 +153,7 @@ AnyFilter = Annotated[bool, Option("--any-filter", help="Allow filters that matc
 
 
 @command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
-@with_fields("consumer", _COMMON, without=_NO_OPTIONS, creates=True)
+@arguments.with_fields("consumer", _COMMON, without=_NO_OPTIONS, creates=True)
 def add(
     run: Run,
     stream: StreamName,
@@ -187,7 +174,7 @@ def add(
     """
     from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER, ConsumerConfig
 
-    wanted = _over({**DEFAULT_CONSUMER, **file_fields(config)}, fields)
+    wanted = _over({**DEFAULT_CONSUMER, **arguments.file_fields(config)}, fields)
     if name is not None:
         wanted |= {"name": name, "durable_name": name}
     if ephemeral:
@@ -195,11 +182,11 @@ def add(
     config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
     known, admin = config_.durable_name or config_.name, run.admin.consumers
     make = partial(admin.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
-    print_consumer(run, created(run, _what, lambda: admin.load(stream, known) if known else None, make))
+    print_consumer(run, arguments.created(run, _what, lambda: admin.load(stream, known) if known else None, make))
 
 
 @command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
-@with_fields("consumer", _COMMON, without=("name", "direct", "sourcing"), unset=True)
+@arguments.with_fields("consumer", _COMMON, without=("name", "direct", "sourcing"), unset=True)
 def edit(
     run: Run,
     stream: StreamName,
@@ -216,10 +203,10 @@ def edit(
     What you do not name stays as it is. What the server can never change is refused with the reason, and then nothing
     is changed at all.
     """
-    changes = _over(_over({}, file_fields(config)), fields)
+    changes = _over(_over({}, arguments.file_fields(config)), fields)
     if not changes:
         raise BadParameter("say what to change: an option for each field, --unset FIELD, or --config FILE")
-    change(
+    arguments.change(
         run,
         {"stream": stream, "consumer": name},
         run.admin.consumers.plan(stream, name, changes),
@@ -230,7 +217,7 @@ def edit(
 
 
 @command(consumers, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
-@with_fields("consumer", _COMMON, without=_NO_OPTIONS, unset=True)
+@arguments.with_fields("consumer", _COMMON, without=_NO_OPTIONS, unset=True)
 def copy(
     run: Run,
     stream: StreamName,
@@ -246,7 +233,7 @@ def copy(
     """
     admin = run.admin.consumers
     make = partial(admin.copy, stream, name, new_name, any_filter=any_filter, **fields)
-    print_consumer(run, created(run, _what, lambda: admin.load(stream, new_name), make))
+    print_consumer(run, arguments.created(run, _what, lambda: admin.load(stream, new_name), make))
 
 
 def _what(info: ConsumerInfo) -> str:
@@ -328,7 +315,7 @@ def show_next(
         ),
     ] = "ack",
     no_ack: Annotated[bool, Option("--no-ack", help="The same as --ack none.")] = False,
-    wait: Annotated[Nanoseconds, duration_option(help="How long to wait for the first message.")] = _WAIT,
+    wait: Annotated[Nanoseconds, arguments.duration_option(help="How long to wait for the first message.")] = _WAIT,
     group: Annotated[str | None, Option(help="The priority group, where the consumer has one.")] = None,
     raw: Raw = False,
 ) -> None:

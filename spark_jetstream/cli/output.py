@@ -189,18 +189,12 @@ class Output:
             yield lambda done, total: None
             return
 
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich import progress
 
-        amount = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
-        columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
-        with Progress(*columns, console=self._notes, transient=True) as bar:
+        amount = progress.DownloadColumn(binary_units=True) if in_bytes else progress.MofNCompleteColumn()
+        what = progress.TextColumn("{task.description}")
+        columns = (what, progress.BarColumn(), amount, progress.TimeRemainingColumn())
+        with progress.Progress(*columns, console=self._notes, transient=True) as bar:
             task = bar.add_task(title, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=max(total, done))
 

@@ -11,19 +11,7 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
-from spark_jetstream.cli.arguments import (
-    CREATED,
-    ConfigFile,
-    DryRun,
-    Force,
-    Preferred,
-    Raw,
-    StreamName,
-    change,
-    create,
-    file_fields,
-    with_fields,
-)
+from spark_jetstream.cli.arguments import ConfigFile, DryRun, Force, Preferred, Raw, StreamName, change, with_fields
 from spark_jetstream.cli.output import ago, as_data, message_data, server_text, to_the_second
 from spark_jetstream.errors import ServerBusy, printable
 from spark_jetstream.protocol.units import counted, sized
@@ -221,9 +209,9 @@ def add(
 
     known = {"stream": DEFAULT_STREAM, "work-queue": DEFAULT_WORK_QUEUE}
     begun = known.get(begin_with) or template(begin_with)
-    wanted = StreamConfig.parse({**begun, **file_fields(config), **fields, "name": name}, f"stream {name}")
+    wanted = StreamConfig.parse({**begun, **arguments.file_fields(config), **fields, "name": name}, f"stream {name}")
     admin = run.admin.streams
-    _created(run, *create(lambda: admin.load(name), lambda: admin.create(wanted)))
+    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.create(wanted)))
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
@@ -240,7 +228,7 @@ def edit(
 
     An option replaces its field as a whole: all subjects, all metadata. What is not given stays as it is.
     """
-    changes = {**file_fields(config), **fields}
+    changes = {**arguments.file_fields(config), **fields}
     if not changes:
         raise BadParameter("nothing to change was given: name a field, such as --max-age 30d")
     admin = run.admin.streams
@@ -256,7 +244,7 @@ def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) ->
     Two streams cannot store the same subject, so give it others, or --mirror ORDERS --unset subjects.
     """
     admin = run.admin.streams
-    _created(run, *create(lambda: admin.load(name), lambda: admin.copy(stream, name, **fields)))
+    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.copy(stream, name, **fields)))
 
 
 @command(streams, "seal", example="stream seal ORDERS_2025")
@@ -269,7 +257,7 @@ def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = F
 
 def _created(run: Run, info: StreamInfo, outcome: str) -> None:
     stores = ", ".join(info.config.subjects) or "what it copies"
-    data = {**as_data(info), "did_create": outcome == CREATED}
+    data = {**as_data(info), "did_create": outcome == arguments.CREATED}
     run.out.done(f"stream {info.config.name} {outcome}; it stores {stores}", **data)
 
 
