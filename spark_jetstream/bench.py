@@ -80,14 +80,7 @@ def payload(size: int) -> bytes:
     return bytes(random.Random(13).choices(_LETTERS, k=size))
 
 
-def write(
-    connect: Connect,
-    options: SinkOptions,
-    subjects: list[str],
-    count: int,
-    data: bytes,
-    tell: Tell = lambda done, total: None,
-) -> Rate:
+def write(connect: Connect, options: SinkOptions, subjects: list[str], count: int, data: bytes, tell: Tell) -> Rate:
     """Write ``count`` rows to ``subjects`` in turn, by one task, until the server has acknowledged every row.
 
     Raises what `write_task` raises.
@@ -108,9 +101,7 @@ def _batches(subjects: list[str], count: int, data: bytes, tell: Tell) -> Iterat
         tell(first + rows, count)
 
 
-def latencies(
-    connection: Connection, subject: str, count: int, data: bytes, tell: Tell = lambda done, total: None
-) -> list[float]:
+def latencies(connection: Connection, subject: str, count: int, data: bytes, tell: Tell) -> list[float]:
     """Return the seconds that publishes take, each after the acknowledgement of the one before, or `JetStreamError`."""
     context = f"publish to {subject}"
     seconds = []

@@ -87,9 +87,7 @@ Force = Annotated[bool, Option("--force", "-f", help="Do not ask.")]
 
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be changed, and change nothing.")]
 
-ConfigFile = Annotated[
-    str | None, Option("--config", metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")
-]
+ConfigFile = Annotated[str | None, Option(metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")]
 
 
 def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F]:

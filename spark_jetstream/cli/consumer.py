@@ -186,7 +186,7 @@ def add(
 
 
 @command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
-@arguments.with_fields("consumer", _COMMON, without=("name", "direct", "sourcing"), unset=True)
+@arguments.with_fields("consumer", _COMMON, without=("name", "direct", "sourcing"))
 def edit(
     run: Run,
     stream: StreamName,
@@ -217,7 +217,7 @@ def edit(
 
 
 @command(consumers, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
-@arguments.with_fields("consumer", _COMMON, without=_NO_OPTIONS, unset=True)
+@arguments.with_fields("consumer", _COMMON, without=_NO_OPTIONS)
 def copy(
     run: Run,
     stream: StreamName,

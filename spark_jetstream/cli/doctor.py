@@ -50,10 +50,7 @@ def examine(
     durable: Annotated[str | None, consumer_option(help="Option durable; implies --for durable.")] = None,
     spark: Annotated[
         bool | None,
-        Option(
-            "--spark/--no-spark",
-            help="Also start a local Spark and read a row, which takes a while; or look for no Spark at all.",
-        ),
+        Option(help="Also start a local Spark and read a row, which takes a while; or look for no Spark at all."),
     ] = None,
     strict: Annotated[bool, Option("--strict", help="Warnings, and what is unknown, count as failed.")] = False,
     every: Annotated[bool, Option("--all", "-a", help="Show every permission, also those that are granted.")] = False,

@@ -52,22 +52,15 @@ _METAVARS: Mapping[type[Kind], str] = {
 
 
 def add_options(
-    function: Command,
-    kind: str,
-    common: Sequence[str],
-    *,
-    without: Collection[str] = (),
-    creates: bool = False,
-    unset: bool = False,
+    function: Command, kind: str, common: Sequence[str], *, without: Collection[str] = (), creates: bool = False
 ) -> Command:
     """Return a command with an option for each field of the configuration of a ``kind`` but those in ``without``.
 
-    Help has the fields in ``common`` before the others, in this order; if the command ``creates`` something, with the
-    default of each field.
+    Help has the fields in ``common`` before the others, in this order. If the command ``creates`` something, help has
+    the default of each field; else there is an option ``--unset FIELD``, and a field that it names is None.
 
-    The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create` and the like. With
-    ``unset`` there is an option ``--unset FIELD``; a field that it names is None. The command raises `OptionError` for
-    an option that cannot be parsed.
+    The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create` and the like. The
+    command raises `OptionError` for an option that cannot be parsed.
     """
     model, template = _CONFIGURATIONS[kind]
     defaults = template if creates else None
@@ -80,7 +73,7 @@ def add_options(
         )
         for name in ordered
     ]
-    if unset:
+    if not creates:
         flags = one_of(tuple(flag(name).removeprefix("--") for name in ordered))
         how = Option("--unset", metavar="FIELD", help="Take a field back to its default.", autocompletion=flags)
         added.append(keyword(_UNSET, Annotated[list[str] | None, how]))

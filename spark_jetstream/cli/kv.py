@@ -94,9 +94,9 @@ def _value_bytes(value: str) -> bytes:
 
 
 Ttl = Annotated[
-    str | None,
-    Option("--ttl", metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket."),
+    str | None, Option(metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket.")
 ]
+_YOUNG = Nanoseconds.of("30m")
 # A deletion is a revision like others, so the command does not ask.
 Unasked = Annotated[bool, Option("--force", "-f", hidden=True)]
 
@@ -152,7 +152,7 @@ def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
 
 
 @command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
-@with_fields("kv", buckets.COMMON_SETTINGS, without=("storage", "mirror"), unset=True)
+@with_fields("kv", buckets.COMMON_SETTINGS, without=("storage", "mirror"))
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:
@@ -284,9 +284,7 @@ def purge(
 def compact(
     run: Run,
     bucket: BucketName,
-    older_than: Annotated[
-        Nanoseconds, duration_option("--older-than", help="Leave marks that are younger than this.")
-    ] = Nanoseconds.of("30m"),  # noqa: B008  # a constant
+    older_than: Annotated[Nanoseconds, duration_option(help="Leave marks that are younger than this.")] = _YOUNG,
     force: Force = False,
 ) -> None:
     """Remove the marks of deleted and purged keys, with the earlier revisions of these keys."""

@@ -90,9 +90,7 @@ def _limit(reached: str) -> Any:
 def show(
     run: Run,
     stream: Annotated[str | None, stream_argument(help="The stream; all, if none is given.")] = None,
-    consumer: Annotated[
-        str | None, consumer_option("--consumer", metavar="NAME", help="Only this one of the stream.")
-    ] = None,
+    consumer: Annotated[str | None, consumer_option(metavar="NAME", help="Only this one of the stream.")] = None,
     max_pending: Annotated[int | None, _limit("more messages are yet to be delivered.")] = None,
     max_ack_pending: Annotated[int | None, _limit("more messages wait for their acknowledgement.")] = None,
     max_age: Annotated[

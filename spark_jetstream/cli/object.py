@@ -174,7 +174,7 @@ def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
 
 
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
-@with_fields("object", buckets.COMMON_SETTINGS, without=("storage",), unset=True)
+@with_fields("object", buckets.COMMON_SETTINGS, without=("storage",))
 def edit(
     run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
 ) -> None:

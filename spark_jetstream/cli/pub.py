@@ -65,9 +65,7 @@ def publish(
         Literal["eof", "newline"],
         Option(help="Make one message of standard input, or one of each line as soon as it comes."),
     ] = "eof",
-    templates: Annotated[
-        bool, Option("--templates/--no-templates", help="Fill in templates, or send them as they are.")
-    ] = True,
+    templates: Annotated[bool, Option(help="Fill in templates, or send them as they are.")] = True,
 ) -> None:
     """Publish messages, and print where streams have stored them: stream and sequence.
 

@@ -215,7 +215,7 @@ def add(
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
-@with_fields("stream", _COMMON, without=("name",), unset=True)
+@with_fields("stream", _COMMON, without=("name",))
 def edit(
     run: Run,
     stream: StreamName,
@@ -237,7 +237,7 @@ def edit(
 
 
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
-@with_fields("stream", _COMMON, without=("name",), unset=True)
+@with_fields("stream", _COMMON, without=("name",))
 def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
     """Create a stream with the configuration of another one. The messages are not copied.
 
@@ -454,7 +454,7 @@ def backup(
 
 
 @command(streams, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
-@with_fields("stream", _COMMON, without=("name",), unset=True)
+@with_fields("stream", _COMMON, without=("name",))
 def restore(
     run: Run,
     source: Annotated[str, Argument(help="The directory or the .tar file of the backup.")],

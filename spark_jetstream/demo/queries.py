@@ -21,12 +21,6 @@ from spark_jetstream.java import ensure_java
 
 STREAM = "FLIGHTS"
 
-#: Messages that a micro-batch takes at most (Spark 4.2 and later; older ones read everything in one batch).
-MESSAGES_PER_TRIGGER = 100_000
-
-#: The fields of a flight that the query uses; `from_json` skips the others.
-FLIGHT = "carrier string, hour int, dep_delay double, arr_delay double"
-
 Tell = Callable[[int], None]
 """Takes how many messages or rows are done."""
 
@@ -84,7 +78,8 @@ def _stderr_into(path: Path) -> Iterator[None]:
 
 def hourly_delays(messages: DataFrame) -> DataFrame:
     """Return delays by carrier and scheduled hour, for each hour in which the server stored the messages."""
-    flight = sf.from_json(sf.col("data").cast("string"), FLIGHT)
+    # `from_json` skips the other fields.
+    flight = sf.from_json(sf.col("data").cast("string"), "carrier string, hour int, dep_delay double, arr_delay double")
     return (
         messages.select("timestamp", flight.alias("flight"))
         # It bounds the state of the query: Spark drops the sums of a window that it has passed.
@@ -106,7 +101,8 @@ def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFram
     return (
         spark.readStream.format("jetstream")
         .schema(columns)
-        .options(servers=url, stream=STREAM, maxMessagesPerTrigger=MESSAGES_PER_TRIGGER)
+        # Spark before 4.2 reads everything in one micro-batch.
+        .options(servers=url, stream=STREAM, maxMessagesPerTrigger=100_000)
         .option("minPartitions", spark.sparkContext.defaultParallelism)
         .load()
     )
@@ -140,8 +136,6 @@ def run_query(spark: SparkSession, url: str, folder: Path, tell: Tell) -> tuple[
 
 
 COPIES = "DELAYS"
-COPIES_STREAM = json.dumps({"name": COPIES, "subjects": ["delays.>"]})
-"""The description with which the sink creates the second stream (option ensureStream)."""
 
 #: The header that names the sequence which a flight has in the stream of flights.
 FLIGHT_SEQUENCE = "Flight-Sequence"
@@ -151,9 +145,6 @@ COPIED_FLIGHT = (
     "year int, month int, day int, carrier string, flight int, origin string, dest string, "
     "dep_delay double, arr_delay double"
 )
-
-#: The payload of a message about a late flight, as far as the check reads it.
-DELAY = "minutes bigint, lost bigint"
 
 
 def late_flights(messages: DataFrame) -> DataFrame:
@@ -187,7 +178,8 @@ def write_late(spark: SparkSession, url: str, folder: Path, tell: Tell) -> Batch
         late_flights(read_flights_stream(spark, url, "sequence bigint, data binary"))
         .writeStream.format("jetstream")
         .outputMode("append")
-        .options(servers=url, stream=COPIES, ensureStream=COPIES_STREAM, delivery="exactly-once")
+        .options(servers=url, stream=COPIES, delivery="exactly-once")
+        .option("ensureStream", json.dumps({"name": COPIES, "subjects": ["delays.>"]}))
     )
     return run_to_end(writer, folder / "late-checkpoint", tell)
 
@@ -195,7 +187,7 @@ def write_late(spark: SparkSession, url: str, folder: Path, tell: Tell) -> Batch
 def read_back(spark: SparkSession, url: str) -> Stored:
     """Read the second stream and add it up by subject. ``flights`` counts a flight once, however often it is stored."""
     began = time.monotonic()
-    delay = sf.from_json(sf.col("data").cast("string"), DELAY)
+    delay = sf.from_json(sf.col("data").cast("string"), "minutes bigint, lost bigint")
     sums = (
         spark.read.format("jetstream")
         .schema("subject string, sequence bigint, headers map<string,array<string>>, data binary")

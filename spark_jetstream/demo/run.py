@@ -36,8 +36,6 @@ from spark_jetstream.demo.queries import COPIES, STREAM, Tell, read_back, run_qu
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 
-_PICTURE_WIDTH = 88  # columns
-
 
 class DemoFailed(JetStreamError):
     """The demo could not store the flights. The message is one sentence for the person who ran it."""
@@ -72,7 +70,7 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
         output = figures.summary(load, delays, first, second, stored, problems + late_problems, version)
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     if picture is not None:
-        consoles.append(Console(record=True, file=io.StringIO(), width=_PICTURE_WIDTH))
+        consoles.append(Console(record=True, file=io.StringIO(), width=88))
     for shown in consoles:
         if not as_json or shown is not console:
             figures.report(shown, load, delays, first, airline_names())

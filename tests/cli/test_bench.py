@@ -139,4 +139,4 @@ def test_a_percentile_is_the_nearest_rank() -> None:
 def test_a_publish_that_nobody_stores_fails(nats_server: NatsServer) -> None:
     options = ConnectionOptions.from_spark({"servers": nats_server.url, "retryTimeout": "0s"})
     with pytest.raises(JetStreamError, match="nobody"):
-        bench.latencies(connect(options), "nobody.listens", 1, b"x")
+        bench.latencies(connect(options), "nobody.listens", 1, b"x", lambda done, total: None)

@@ -68,7 +68,7 @@ def test_an_exceeded_limit_ends_with_1_and_names_the_consumer(stream: str, run: 
     assert (run(stream, *within).code, run(stream, *within).err) == (0, "")
     ran = run(stream, "--max-pending", 5)
     assert (ran.code, ran.err) == (1, f"consumer query of stream {stream}: 6 pending, more than 5\n")
-    assert len(ran.rows) == 4, "the table is there all the same"
+    assert len(ran.rows) == 4  # the table is there all the same
     ran = run(stream, "--max-ack-pending", 0)
     text = f"consumer half of stream {stream}: 1 waiting for their acknowledgement, more than 0\n"
     assert (ran.code, ran.err) == (1, text)

@@ -25,7 +25,6 @@ from spark_jetstream.doctor.permissions import PURPOSES
 from spark_jetstream.java import JavaNotFound
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Start
-from tests.support.client import full
 from tests.support.command import on_terminal, run_command, run_process, succeed
 
 
@@ -162,15 +161,6 @@ def test_tab_completes_names_and_words(line: str, offered: list[str], nats_serve
     asked = {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", **shell}
     ran = CliRunner().invoke(app, prog_name=words[0], env=asked)
     assert (ran.exit_code, ran.output.split()) == (0, offered)
-
-
-@pytest.mark.parametrize("shell", ["bash", *full("zsh", "fish")])
-def test_completion_can_be_shown(shell: str) -> None:
-    # Else typer takes the shell that started all this, if it finds one.
-    environ = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    ran = run_process("--show-completion", shell, env=environ)
-    assert ran.returncode == 0
-    assert "COMPLETE" in ran.stdout
 
 
 # -- output --
