@@ -178,9 +178,8 @@ def test_add_and_copy_create_or_leave_unchanged(do: Command, run: Command, name:
     again = do(*line, "--json").json
     assert (again["config"], again["did_create"]) == (made, False)
     ran = run("stream", "add", name, "--subjects", f"{name}.>", "--max-age", "1h", "--deny-delete")
-    assert (ran.code, ran.out) == (1, "")
-    assert f"cannot create stream {name}: stream name already in use" in ran.err
-    assert ran.err.endswith("; there -> asked for: max_age: 30s -> 1h; deny_delete: false -> true\n")
+    differing = "; there -> asked for: max_age: 30s -> 1h; deny_delete: false -> true\n"
+    refused(ran, 1, f"cannot create stream {name}: stream name already in use", differing)
     copy = ("stream", "copy", name, f"{name}B", "--subjects", f"{name}b", "--unset", "max_age")
     made = do(*copy, "--json").json
     assert (made["did_create"], made["config"]["subjects"], made["config"]["max_age"]) == (True, [f"{name}b"], 0)

@@ -82,6 +82,7 @@ WRONG = [
     ("doctor --no-spark --stream A --for write", "--subject"),
     ("doctor --no-spark --bucket b --durable d", "--for durable has no meaning for a bucket"),
     ("doctor --no-spark --for read", "--stream"),
+    ("doctor --no-spark -o conectTimeout=1s", "connectTimeout"),
     ("demo --messages 0", "--messages"),
     # There is nobody to answer.
     ("stream purge USAGE", "messages of stream USAGE? There is no terminal to ask on: say yes with --force."),
