@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from spark_jetstream.admin import (
     update_body,
 )
 from spark_jetstream.testing import NatsServer
-from tests.admin.configs import CONSUMERS, ORIGIN, STREAMS
+from tests.admin.configs import ORIGIN, STREAMS
 from tests.admin.conftest import Api, Make, consumer_config, stream_config, update_consumer
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import wait_until
@@ -163,46 +162,6 @@ def test_what_an_update_can_do(kind: str, row: Row, api: Api, make_stream: Make,
     elif field != "name":  # the subject of the request names the consumer, and wins
         assert done(lambda: update_consumer(api, name, body)) == possible
     assert differences(wanted if possible else actual, look(api, name)) == []
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("asked", STREAMS)
-def test_every_kind_of_stream_updated_to_every_other(asked: str, api: Api) -> None:
-    """The plan says what the server does, and nothing is left to do after it."""
-    wanted = StreamConfig.parse(named(STREAMS[asked]), asked)
-    for there in STREAMS.values():
-        actual = StreamConfig.from_server(api("STREAM.CREATE.PAIR", named(there))["config"])
-        try:
-            planned = [each.refused for each in differences(wanted, actual)]
-            accepted = done(partial(api, "STREAM.UPDATE.PAIR", update_body(wanted, actual)))
-            after = stream_config(api, "PAIR")
-        finally:
-            api("STREAM.DELETE.PAIR")
-        assert accepted == (not any(planned)), (actual, planned)
-        assert differences(wanted if accepted else actual, after) == []
-
-
-def named(config: dict[str, Any]) -> dict[str, Any]:
-    """A kind of stream under the name that all have here."""
-    subjects = {} if "mirror" in config else {"subjects": ["pair.>"]}
-    return {**subjects, **config, "name": "PAIR"}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("asked", CONSUMERS)
-def test_every_kind_of_consumer_updated_to_every_other(asked: str, api: Api, make_consumer: Make) -> None:
-    for there in CONSUMERS.values():
-        consumer = make_consumer(there)
-        name = consumer.partition(".")[2]
-        wanted = ConsumerConfig.parse({"durable_name": name, **CONSUMERS[asked], "name": name}, asked)
-        actual = consumer_config(api, consumer)
-        planned = [each for each in differences(wanted, actual) if each.refused]
-        if {each.field for each in planned} == {"pause_until"}:
-            continue  # the server takes the update, and leaves that out
-        accepted = done(partial(update_consumer, api, consumer, update_body(wanted, actual)))
-        after = consumer_config(api, consumer)
-        assert accepted == (not planned), (actual, planned)
-        assert differences(wanted if accepted else actual, after) == []
 
 
 def done(request: Any) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
@@ -20,7 +20,6 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import (
     ApiError,
-    DataLossError,
     JetStreamError,
     OptionError,
     PermissionDenied,
@@ -28,12 +27,11 @@ from spark_jetstream.errors import (
     SchemaError,
 )
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.source.reader import JetStreamStreamReader
 from spark_jetstream.testing import NatsServer
 from tests.admin.fake_api import Meddler
 from tests.support.calls import data_source
-from tests.support.publish import Message, Publisher
-from tests.support.queries import available_now, batch, refusal, streaming
+from tests.support.publish import Publisher
+from tests.support.queries import available_now, refusal, streaming
 from tests.support.streams import MakeStream
 
 COLUMNS = StructType([StructField("subject", StringType()), StructField("data", BinaryType())])
@@ -227,23 +225,6 @@ def test_executors_make_no_stream(source: Source, new_stream: New, publisher: Pu
     assert name in names(publisher)
 
 
-def test_a_stream_that_was_made_again_is_noticed(source: Source, new_stream: New, publisher: Publisher) -> None:
-    name = new_stream()
-    found = source({"subjects": [f"{name}.>"]}, stream=name)
-    first = found.streamReader(COLUMNS)
-    assert isinstance(first, JetStreamStreamReader)
-    first.initialOffset()
-    publisher.publish([Message(f"{name}.a"), Message(f"{name}.a")])
-    planner = first.open_planner()
-    reached = planner.latest(planner.initial(), limited=False)
-    publisher.api(f"STREAM.DELETE.{name}")
-    second = found.streamReader(COLUMNS)
-    assert isinstance(second, JetStreamStreamReader)
-    with pytest.raises(DataLossError, match="created"):
-        second.open_planner().latest(reached, limited=False)
-    assert name in names(publisher)
-
-
 # -- trouble --
 
 
@@ -353,30 +334,6 @@ def test_the_least_permissions_are_enough_and_no_more(strict: NatsServer, source
 
 
 # -- through Spark --
-
-
-@pytest.mark.full
-def test_what_the_user_sees(spark: SparkSession, nats_server: NatsServer, stream: MakeStream, tmp_path: Path) -> None:
-    s = stream()
-    described = '{"max_msgs": 5}'
-    expected = f"stream {s.name} is not as option ensureStream describes it: max_msgs is -1, not 5; "
-    with pytest.raises(StreamingQueryException) as by_stream:
-        available_now(streaming(spark, nats_server.url, s.name, ensureStream=described), tmp_path)
-    with pytest.raises(AnalysisException) as by_batch:
-        batch(spark, nats_server.url, s.name, ensureStream=described).collect()
-    frame = spark.createDataFrame([("a", b"1")], "subject string, data binary")
-    writer = frame.write.format("jetstream").options(servers=nats_server.url, stream=s.name, ensureStream=described)
-    with pytest.raises(AnalysisException) as by_write:
-        writer.mode("append").save()
-    for caught in (by_stream, by_batch, by_write):
-        kind, said = refusal(caught.value)
-        assert kind == "OptionError"
-        assert said.startswith(expected)
-    with pytest.raises(AnalysisException) as misspelt:  # by load(), before anything runs
-        streaming(spark, nats_server.url, s.name, ensureStream='{"max_msg": 5}')
-    kind, said = refusal(misspelt.value)
-    assert (kind, said.partition(": ")[0]) == ("OptionError", "option ensureStream")
-    assert 'there is no field "max_msg" (did you mean max_msgs?)' in said
 
 
 @pytest.mark.full

@@ -434,20 +434,6 @@ def test_another_thread_ends_a_watch(admin: JetStreamAdmin) -> None:
 # -- where it is used --
 
 
-def test_from_several_threads(admin: JetStreamAdmin, make_stream: Make) -> None:
-    """Each watch has all events, though they share a connection."""
-    watches = [admin.events.watch("stream_action", count=3, timeout=60) for _ in range(4)]
-
-    def read(events: Watch) -> list[str]:
-        return [each.stream for each in events if isinstance(each, models.StreamAction)]
-
-    with ThreadPoolExecutor(4) as pool:
-        work = [pool.submit(read, each) for each in watches]
-        names = [make_stream({}) for _ in range(3)]
-        # The server may send the events of streams that are created shortly after each other in another order.
-        assert [sorted(each.result(60)) for each in work] == [sorted(names)] * 4
-
-
 @forks
 def test_after_a_fork(admin: JetStreamAdmin) -> None:
     """A child has watches of its own; one of its parent's would hear nothing, and says so."""

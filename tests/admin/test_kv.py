@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -408,24 +407,6 @@ def test_a_value_that_is_put_while_marks_are_removed_stays(make: MakeKv, monkeyp
     monkeypatch.undo()
     assert [facts(each) for each in bucket.history("a")] == [("a", b"new", 5, "PUT")]
     assert list(bucket.keys()) == ["a"]
-
-
-def test_one_of_several_writers_creates_a_key(make: MakeKv) -> None:
-    bucket = make(history=64)
-    bucket.put("lock", "x")
-    bucket.delete("lock")
-
-    def win(number: int) -> bool:
-        try:
-            bucket.create("lock", str(number))
-        except WrongRevision:
-            return False
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        won = list(pool.map(win, range(8)))
-    assert won.count(True) == 1
-    assert int(bucket.get("lock").value) == won.index(True)
 
 
 # -- copies, other streams, other domains --

@@ -80,22 +80,6 @@ def test_how_to_begin(make: MakeKv) -> None:
     assert [facts(each) for each in found] == [None, ("a", b"3", 6), ("e", b"x", 7)]
 
 
-def test_keys_that_are_overwritten_while_they_are_listed_come_anew(make: MakeKv, publisher: Publisher) -> None:
-    bucket = make(history=1)
-    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"old") for at in range(3000))
-    found = bucket.watch()
-    latest = {}
-    for entry in itertools.islice(found, 10):
-        assert entry is not None
-        latest[entry.key] = entry.value
-    publisher.publish(Message(f"$KV.{bucket.name}.k{at}", b"new") for at in range(2990))
-    while len(latest) < 3000 or list(latest.values()).count(b"new") < 2990:
-        entry = next(found)
-        if entry is not None:
-            latest[entry.key] = entry.value
-    assert {key for key, value in latest.items() if value == b"old"} == {f"k{at}" for at in range(2990, 3000)}
-
-
 def test_changes_made_while_keys_are_listed_survive_the_consumer(
     admin: JetStreamAdmin, make: MakeKv, publisher: Publisher, nats_server: NatsServer
 ) -> None:

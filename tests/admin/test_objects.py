@@ -154,16 +154,6 @@ def test_what_stands_beside_the_content(store: Made) -> None:
     store.check()
 
 
-def test_fields_of_newer_clients_stay(store: Made, publisher: Publisher) -> None:
-    body = {"name": "a", "bucket": store.name, "nuid": "x", "size": 0, "chunks": 0, "new": {"x": 1}}
-    body["options"] = {"y": 2}
-    publisher.publish([Message(meta_subject(store.name, "a"), json.dumps(body).encode())])
-    store.objects.update_meta("a", description="d")
-    last = store.admin.messages.last(store.stream, meta_subject(store.name, "a"))
-    found = json.loads(last.data)
-    assert (found["new"], found["options"], found["description"]) == ({"x": 1}, {"y": 2}, "d")
-
-
 def test_a_meta_message_that_is_none(store: Made, publisher: Publisher) -> None:
     publisher.publish([Message(meta_subject(store.name, "a"), b"{")])
     for work in (lambda: store.objects.get("a"), lambda: list(store.objects.list())):

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 
 from spark_jetstream.admin import (
     ConsumerConfig,
@@ -130,12 +128,6 @@ TOGETHER: dict[str, dict[str, Any]] = {
 }
 
 _numbers = itertools.count(1)
-
-
-def some(values: Mapping[str, list[Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    """A few fields with one of their values each."""
-    pairs = [(name, value) for name, each in values.items() for value in each]
-    return st.lists(st.sampled_from(pairs), min_size=2, max_size=5, unique_by=lambda pair: pair[0]).map(dict)
 
 
 def same(one: Model, other: Model) -> None:
@@ -256,33 +248,6 @@ def nothing_of(values: Mapping[str, list[Any]], null: bool) -> dict[str, Any]:
 def test_fields_that_were_not_set_are_accepted_back(null: bool, admin: JetStreamAdmin, api: Api, stream: str) -> None:
     assert accepted(admin, api, {**nothing_of(STREAM_VALUES, null), "subjects": [f"nothing.{null}"]})
     assert accepted(admin, api, nothing_of(CONSUMER_VALUES, null), stream)
-
-
-@pytest.mark.full
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(base=st.sampled_from(list(STREAMS.values())), fields=some(STREAM_VALUES))
-def test_streams_with_several_values_are_accepted_back(
-    base: dict[str, Any], fields: dict[str, Any], admin: JetStreamAdmin, api: Api
-) -> None:
-    config = {**base, **fields}
-    # The server replaces deny_purge by false without a word, and the models refuse to hide that.
-    assume(not (config.get("allow_msg_schedules") and config.get("deny_purge")))
-    # The server takes these two, then refuses every update of the stream, and the models refuse to make such a stream.
-    assume(not (config.get("allow_msg_counter") and config.get("subject_delete_marker_ttl")))
-    assume(accepted(admin, api, config))
-
-
-@pytest.mark.full
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(base=st.sampled_from([{}, *CONSUMERS.values()]), fields=some(CONSUMER_VALUES))
-def test_consumers_with_several_values_are_accepted_back(
-    base: dict[str, Any], fields: dict[str, Any], admin: JetStreamAdmin, api: Api, stream: str
-) -> None:
-    config = {**base, **fields}
-    backoff = config.get("backoff")
-    # The server replaces ack_wait by the first value of backoff without a word, and the models refuse to hide that.
-    assume(not backoff or config.get("ack_wait") in (None, 0, backoff[0]))
-    assume(accepted(admin, api, config, stream))
 
 
 def untried(configs: Iterable[Model]) -> set[str]:

@@ -17,7 +17,6 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.spark_process import find_file
 from spark_jetstream.testing import NatsServer
-from tests.support.command import run_command
 
 PAIRS = {"tlsCertFile": "tlsKeyFile", "tlsKeyFile": "tlsCertFile"}
 FILES = ("credentialsFile", "nkeySeedFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "context")
@@ -117,22 +116,3 @@ def test_only_files_are_replaced(filled: JetStreamAdmin, folder: Path) -> None:
             filled.objects.bucket("PATHS").get_file("object", folder / name, overwrite=True)
     assert (folder / "pipe").is_fifo()
     assert (folder / "link").is_symlink()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "stream add PATHSB --template {}",
-        "stream apply {} --check",
-        "stream backup PATHS {}",
-        "consumer edit PATHS c --config {}",
-        "object get PATHS object --output {}",
-        "stream ls --creds {}",
-    ],
-)
-def test_commands_say_so_in_a_line(line: str, filled: JetStreamAdmin, nats_server: NatsServer) -> None:
-    ran = run_command(*(word.replace("{}", "a\0b") for word in line.split()), url=nats_server.url)
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("spark-jetstream: ")
-    assert ran.err.count("\n") == 1
-    assert "\0" not in ran.err

@@ -185,6 +185,8 @@ def test_yaml_and_json_describe_the_same(tmp_path: Path) -> None:
     assert more == (*found, Wanted(StreamConfig(name="MORE")))
     with pytest.raises(OptionError, match=r"list\.json: stream ORDERS is described in .*streams\.yaml already$"):
         read_wanted(str(tmp_path / "streams.yaml"), str(tmp_path / "list.json"))
+    with pytest.raises(OptionError, match=r"^description 2: stream COPY is described in .*list\.json already$"):
+        read_wanted(str(tmp_path / "list.json"), {"name": "COPY"})
     assert read_wanted(str(tmp_path / "list.json")) == read_wanted(str(tmp_path / "named.json")) == found
 
 
@@ -254,27 +256,6 @@ def test_a_plan_that_is_half_done_says_so(admin: JetStreamAdmin, names: tuple[st
     with pytest.raises(ApiError, match=f"{names[1]}: .*; this was done before, and stays: create stream {names[0]}$"):
         admin.apply(plan)
     assert names[0] in admin.streams.names()
-
-
-def test_files_and_mappings_are_planned_together(admin: JetStreamAdmin, names: tuple[str, ...], tmp_path: Path) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_text(f"name: {names[0]}\nmax_age: 1h\nconsumers: [{{durable_name: c, ack_policy: explicit}}]\n")
-    other = {"name": names[1], "max_msgs": 5}
-    plan = admin.plan(file, other)
-    assert [(step.what, step.action) for step in plan.steps] == [
-        (f"stream {names[0]}", "create"),
-        (f"consumer c of stream {names[0]}", "create"),
-        (f"stream {names[1]}", "create"),
-    ]
-    assert not set(names) & set(admin.streams.names())
-    admin.apply(plan)
-    assert not admin.plan(str(file), other).changes
-    assert admin.consumers.load(names[0], "c").config.ack_policy == "explicit"
-    assert not admin.plan({"name": names[1]}, given_only=True).changes
-    # What a description does not name stays.
-    assert not admin.plan({"name": names[0], "max_age": "1h"}).changes
-    with pytest.raises(OptionError, match=rf"^description 2: stream {names[0]} is described in .*a\.yaml already$"):
-        admin.plan(file, {"name": names[0]})
 
 
 def test_what_is_described_is_what_differs_from_the_defaults(admin: JetStreamAdmin, names: tuple[str, ...]) -> None:
