@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import Entry, JetStreamAdmin
-from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.watch import LABEL, watch
-from spark_jetstream.errors import ApiError, DataLossError, OutageError
-from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.admin.watch import LABEL
+from spark_jetstream.client import requests
+from spark_jetstream.errors import DataLossError, OutageError
 from spark_jetstream.streams import pull
 from spark_jetstream.streams.pull import create_reader
 from spark_jetstream.testing import NatsCluster, NatsServer
@@ -96,24 +95,6 @@ def test_changes_made_while_keys_are_listed_survive_the_consumer(
     assert [bucket.put("k0", "new")] == revisions(found, 1)
 
 
-# -- streams --
-
-
-def test_a_stream_is_watched(admin: JetStreamAdmin, make: MakeKv, nats_server: NatsServer) -> None:
-    api = Api(ConnectionOptions.from_spark({"servers": nats_server.url}))
-    bucket = make(history=64)
-    stream = f"KV_{bucket.name}"
-    for number in range(6):
-        bucket.put(f"k{number % 2}", str(number))
-    found = list(watch(api, stream, [">"], "all", timeout=0.1))
-    assert [each and each.seq for each in found] == [1, 2, 3, 4, 5, 6, None]
-    assert found[3] == admin.messages.get(stream, 4).changed(stream=stream)
-    latest = list(watch(api, stream, ["$KV.*.k1"], "latest", timeout=0.1))
-    assert [each and each.data for each in latest] == [b"5", None]
-    with pytest.raises(ApiError, match="10138"):
-        list(watch(api, stream, ["$KV.*.k1", "$KV.>"], "all", timeout=0.1))
-
-
 # -- what breaks --
 
 
@@ -170,7 +151,10 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_bucket_that_is_deleted_or_created_again(again: bool, admin: JetStreamAdmin, make: MakeKv) -> None:
+def test_a_bucket_that_is_deleted_or_created_again(
+    again: bool, admin: JetStreamAdmin, make: MakeKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
     bucket = make(history=64)
     found = bucket.watch()
     assert next(found) is None

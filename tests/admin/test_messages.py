@@ -374,7 +374,7 @@ def test_messages_that_cannot_be_published(admin: JetStreamAdmin, make_stream: M
 
 
 def test_a_subject_that_no_stream_captures(nats_server: NatsServer, make_stream: Make) -> None:
-    with JetStreamAdmin(servers=nats_server.url, requestTimeout="2s") as admin:
+    with JetStreamAdmin(servers=nats_server.url, requestTimeout="1s") as admin:
         with pytest.raises(StreamNotFound, match=r"^cannot publish to nobody.here: no stream captures this subject$"):
             admin.publish("nobody.here", "x")
         # Another subscriber gets the message, and confirms nothing.
