@@ -161,12 +161,6 @@ def test_streams_of_almost_nothing_come_back(
     assert there.state(f"{name}2") == there.state(name)
 
 
-def test_mirrors_come_back_as_mirrors(there: There, make_stream: Make) -> None:
-    mirror = there.restore(there.save(make_stream(STREAMS["mirror"])).path, "MIRROR2", subjects=[]).info.config.mirror
-    assert mirror is not None
-    assert mirror.name == "ORIGIN"
-
-
 def test_consumers_come_back_where_they_were(
     there: There, make_stream: Make, publisher: Publisher, nats_server: NatsServer
 ) -> None:

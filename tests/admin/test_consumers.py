@@ -258,22 +258,6 @@ def test_reset(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     assert caught.value.err_code == 10204
 
 
-def test_unpin(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
-    fill(stream, 3, 2)
-    pinned: dict[str, Any] = {"priority_policy": "pinned_client", "priority_groups": ["g"], "priority_timeout": "1h"}
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", **pinned)
-    assert len(admin.consumers.next(stream, "c", group="g")) == 1
-    (group,) = admin.consumers.load(stream, "c").priority_groups
-    assert group.pinned_client_id
-    # Somebody else has to wait.
-    assert admin.consumers.next(stream, "c", timeout=0.2, group="g") == []
-    admin.consumers.unpin(stream, "c", "g")
-    assert len(admin.consumers.next(stream, "c", group="g")) == 1
-    with pytest.raises(ApiError, match="unpin group h of consumer c") as caught:
-        admin.consumers.unpin(stream, "c", "h")
-    assert caught.value.err_code == 10160
-
-
 # -- next --
 
 

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, event_json, event_line
+from spark_jetstream.admin import Event, Gap, JetStreamAdmin, event_json, event_line
 from spark_jetstream.admin import events as watching
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.admin.models import events as models
 from spark_jetstream.client import subscription
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.pool import close_all, connect
-from spark_jetstream.errors import JetStreamError, OptionError, OutageError, PermissionDenied
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, OutageError, PermissionDenied
 from spark_jetstream.protocol.units import Timestamp
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
@@ -166,8 +166,13 @@ def test_a_client_is_pinned(admin: JetStreamAdmin, publisher: Publisher, make_st
     pinned = first(events, models.ConsumerPinned)
     assert (pinned.stream, pinned.group) == (stream, "g")
     assert pinned.pinned_id
+    (group,) = admin.consumers.load(stream, "c").priority_groups
+    assert group.pinned_client_id == pinned.pinned_id
     admin.consumers.unpin(stream, "c", "g")
     assert first(events, models.ConsumerUnpinned).reason == "admin"
+    with pytest.raises(ApiError, match="unpin group h of consumer c") as caught:
+        admin.consumers.unpin(stream, "c", "h")
+    assert caught.value.err_code == 10160
 
 
 def test_backups_and_restores(
@@ -204,22 +209,6 @@ def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Li
         publisher.pour(begin.frame(), 1, skip)
     abandoned = first(events, models.StreamBatchAbandoned)
     assert (abandoned.stream, abandoned.batch, abandoned.reason) == (stream, "b1", "incomplete")
-
-
-def test_what_is_no_event_does_not_end_a_watch(publisher: Publisher, make_stream: Make, watch: Listen) -> None:
-    subject = "$JS.EVENT.ADVISORY.TEST.x"
-    make_stream({"subjects": [subject]})
-    events = watch("ADVISORY.TEST.>", count=3)
-    good = b'{"type":"io.nats.jetstream.advisory.v9.new","id":"1","timestamp":"2026-03-01T12:00:00Z","depth":1}'
-    publisher.publish(Message(subject, data) for data in (b"\xff no event", good, good[:-1]))
-    no_event, new, broken = events
-    assert isinstance(no_event, UnknownEvent)
-    assert (no_event.data, no_event.subject) == (b"\xff no event", subject)
-    assert not no_event.timestamp.never
-    assert (type(new), new.model_extra) == (Event, {"depth": 1})
-    assert isinstance(broken, UnknownEvent)
-    assert list(events) == []
-    assert events.gaps == 0
 
 
 def test_wrong_usage(admin: JetStreamAdmin) -> None:

@@ -123,16 +123,6 @@ def test_read_insists_on_a_way(admin: JetStreamAdmin, stream: str) -> None:
             list(admin.messages.read(stream, direct=True))
 
 
-def test_reading_ends_where_the_stream_did(admin: JetStreamAdmin, stream: str, publisher: Publisher) -> None:
-    reading = admin.messages.read(stream, sequence=29)
-    found = [next(reading).seq]
-    (extra,) = publisher.publish([Message("looked.0", b"later")])
-    try:
-        assert found + sequences(reading) == [29, 30]
-    finally:
-        publisher.api("STREAM.PURGE.LOOKED", {"seq": extra + 1, "filter": "looked.0"} if extra < 30 else {"keep": 30})
-
-
 @pytest.fixture
 def direct(publisher: Publisher, make_stream: Make) -> str:
     """A stream that allows direct gets, with messages at ``d.0``, ``d.1``, ``d.2``, ``d.0``; the last has headers."""

@@ -145,16 +145,6 @@ def test_replaced_or_deleted_between_chunks(store: Made) -> None:
         list(reading)
 
 
-def test_a_reader_that_stops_leaves_no_consumer(store: Made) -> None:
-    store.objects.put("a", content("a", 1, 500 * SMALL), chunk_size=SMALL)
-    reading = store.objects.read("a")
-    next(reading)
-    assert list(store.admin.consumers.names(store.stream))
-    reading.close()  # type: ignore[attr-defined]
-    store.admin.account.info()  # behind the deletion, on the same connection
-    assert list(store.admin.consumers.names(store.stream)) == []
-
-
 # -- a put that does not end well --
 
 
