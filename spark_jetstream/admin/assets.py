@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.changes import Difference, differences, planned
-from spark_jetstream.admin.models.consumers import ConsumerInfo
-from spark_jetstream.admin.models.streams import StreamInfo
+from spark_jetstream.admin.models.changes import FOR_NEW, Difference, differences, planned, update_body
+from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
+from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
 from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
@@ -20,22 +20,38 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 
+Config = StreamConfig | ConsumerConfig
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
 
 
-class Asset(Generic[Info]):
-    """A stream or a consumer. ``what`` names it in errors, such as ``stream ORDERS``; ``load`` asks the server for it.
+def send(
+    api: Api, stream: str, consumer: str, wanted: Config, actual: Model | None, context: str, form: str = ""
+) -> Any:
+    """Create a stream, or a consumer of it, or update the ``actual`` one; return the server's reply, with its state.
 
-    ``send``, an argument of the methods, sends the request that creates or updates it, and returns the reply.
+    ``form`` is another subject for the request that creates a consumer.
     """
+    body = {**FOR_NEW[type(wanted)], **wanted.body()} if actual is None else update_body(wanted, actual)
+    if isinstance(wanted, StreamConfig):
+        subject = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
+        return api.reply(StreamInfo, subject, body, context=context, stream=stream)
+    request = (jsapi.create_request if actual is None else jsapi.update_request)(stream, body)
+    filtered = jsapi.CONSUMER_CREATE_FILTERED if wanted.filter_subject else jsapi.CONSUMER_CREATE_NAMED
+    names = {"stream": stream, "consumer": consumer, "filter": wanted.filter_subject}
+    return api.reply(ConsumerInfo, form or filtered, request, context=context, **names)
 
-    def __init__(self, api: Api, what: str, load: Callable[[], Info]) -> None:
+
+class Asset(Generic[Info]):
+    """A stream or a consumer. ``what`` names it in errors (``stream ORDERS``), ``load`` asks the server for it."""
+
+    def __init__(self, api: Api, what: str, load: Callable[[], Info], stream: str, consumer: str = "") -> None:
         self.what = what
         self._api = api
         self._load: Callable[[], Info] = load
+        self._names = stream, consumer
 
-    def create(self, wanted: Model, send: Callable[[], Info]) -> Info:
-        """Create it; return the existing asset if it equals ``wanted``.
+    def create(self, wanted: Config, form: str = "") -> Info:
+        """Create it; return the existing asset if it equals ``wanted``. ``form`` is that of `send`.
 
         The server treats ``[]`` and a missing field as different, and refuses the one for the other.
 
@@ -44,7 +60,7 @@ class Asset(Generic[Info]):
             JetStreamError: The server ignored a field.
         """
         try:
-            info = send()
+            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form)
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -71,10 +87,13 @@ class Asset(Generic[Info]):
         """Return what `update` would change. Raises `OptionError`."""
         return planned(self._load().config, changes, fields, self.what)[1]
 
-    def update(self, changes: object, fields: Mapping[str, Any], send: Callable[[Any, Any], Info]) -> list[Difference]:
-        """Change it; return what was changed. ``send`` gets the wanted and the actual configuration.
+    def update(
+        self, changes: object, fields: Mapping[str, Any], check: Callable[[Any, Any, str], None] | None = None
+    ) -> list[Difference]:
+        """Change it; return what was changed.
 
-        Raises `OptionError`, `JetStreamError` as `Streams.update` does.
+        ``check`` gets the wanted and the actual configuration, and what is done, before the request is sent. Raises
+        `OptionError`, `JetStreamError` as `Streams.update` does.
         """
         actual = self._load().config
         wanted, differing = planned(actual, changes, fields, self.what)
@@ -82,8 +101,11 @@ class Asset(Generic[Info]):
         if refused:
             raise JetStreamError(f"cannot update {self.what}: {'; '.join(refused)}")
         if differing:
-            self._api.need_for(wanted, f"update {self.what}")
-            self._confirm(wanted, send(wanted, actual), "updated")
+            context = f"update {self.what}"
+            self._api.need_for(wanted, context)
+            if check is not None:
+                check(wanted, actual, context)
+            self._confirm(wanted, send(self._api, *self._names, wanted, actual, context), "updated")
         return differing
 
     def _existing(self, refusal: ApiError, wanted: Model) -> Info:

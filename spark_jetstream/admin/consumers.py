@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
-from spark_jetstream.admin.api import Api, Body, consumer_name, moment, positive
+from spark_jetstream.admin.api import Api, consumer_name, moment, positive
 from spark_jetstream.admin.assets import Asset
-from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user, update_body
+from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
 from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
     ConsumerInfo,
@@ -182,19 +182,14 @@ class Consumers:
         own = wanted.durable_name or wanted.name
         context = f"create {_what(stream, own)}"
         self._api.need_for(wanted, context)
-        subject = creation_subject(wanted) if own else jsapi.CONSUMER_CREATE
+        form = "" if own else jsapi.CONSUMER_CREATE
         if durable_form:
-            subject = jsapi.CONSUMER_CREATE_DURABLE
+            form = jsapi.CONSUMER_CREATE_DURABLE
             if not wanted.durable_name:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
-        request = jsapi.create_request(stream, wanted.body())
-
-        def send() -> ConsumerInfo:
-            return self._send(subject, request, context, stream, own, wanted)
-
-        return self._asset(stream, own).create(wanted, send)
+        return self._asset(stream, own).create(wanted, form)
 
     def load_or_create(
         self,
@@ -229,14 +224,11 @@ class Consumers:
         checked as `create` does, unless ``any_filter``.
         """
 
-        def send(wanted: ConsumerConfig, actual: ConsumerConfig) -> ConsumerInfo:
-            context = f"update {_what(stream, name)}"
-            if not any_filter and set(wanted.filters) != set(actual.filters):
+        def check(wanted: ConsumerConfig, actual: ConsumerConfig, context: str) -> None:
+            if set(wanted.filters) != set(actual.filters):
                 self._check_filters(stream, "", wanted, context)
-            request = jsapi.update_request(stream, update_body(wanted, actual))
-            return self._send(creation_subject(wanted), request, context, stream, name, wanted)
 
-        return self._asset(stream, name).update(changes, fields, send)
+        return self._asset(stream, name).update(changes, fields, None if any_filter else check)
 
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
@@ -368,13 +360,7 @@ class Consumers:
         return messages
 
     def _asset(self, stream: str, name: str) -> Asset[ConsumerInfo]:
-        return Asset(self._api, _what(stream, name), lambda: self.load(stream, name))
-
-    def _send(
-        self, subject: str, request: Body, context: str, stream: str, name: str, wanted: ConsumerConfig
-    ) -> ConsumerInfo:
-        names = {"stream": stream, "consumer": name, "filter": wanted.filter_subject}
-        return self._api.reply(ConsumerInfo, subject, request, context=context, **names)
+        return Asset(self._api, _what(stream, name), lambda: self.load(stream, name), stream, name)
 
     def _wanted(self, stream: str, name: object, config: object, fields: Mapping[str, Any]) -> ConsumerConfig:
         given, own = named(ConsumerConfig, name, config, fields, "name", "durable_name")
@@ -404,11 +390,6 @@ class Consumers:
                     f"({', '.join(stored)}), so nothing would ever be delivered for it; "
                     "any_filter=True (--any-filter) allows it nevertheless"
                 )
-
-
-def creation_subject(config: ConsumerConfig) -> str:
-    """Return the subject of the request that creates or updates a consumer with a name."""
-    return jsapi.CONSUMER_CREATE_FILTERED if config.filter_subject else jsapi.CONSUMER_CREATE_NAMED
 
 
 def _duration_or_time(until: Any) -> Nanoseconds | Timestamp:

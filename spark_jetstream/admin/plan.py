@@ -11,20 +11,18 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.api import Api, Body
-from spark_jetstream.admin.assets import already_exists
-from spark_jetstream.admin.consumers import creation_subject
+from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.assets import Config, already_exists, send
 from spark_jetstream.admin.descriptions import Wanted
 from spark_jetstream.admin.models.base import complaint, readable
-from spark_jetstream.admin.models.changes import Difference, creation_body, differences, merged, update_body
-from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
-from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
+from spark_jetstream.admin.models.changes import Difference, differences, merged
+from spark_jetstream.admin.models.consumers import ConsumerInfo
+from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, StreamNotFound
 from spark_jetstream.protocol import jsapi
 
 log = logging.getLogger(__name__)
 
-Config = StreamConfig | ConsumerConfig
 Action = Literal["create", "update", "unchanged", "refused"]
 
 _SIGNS: dict[Action, str] = {
@@ -171,7 +169,7 @@ class _Work:
 
     def create(self, step: Step) -> None:
         try:
-            self._send(step, creation_body(step.target))
+            self._send(step)
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -187,17 +185,18 @@ class _Work:
         if now.actual is None or now.differences != step.differences or now.action != "update":
             raise _outdated(now)
         try:
-            self._send(now, update_body(now.target, now.actual))
+            self._send(now)
         except (StreamNotFound, ConsumerNotFound):
             raise PlanOutdated(f"{step.what} was deleted before it could be updated") from None
 
     def _step(self, stream: str, consumer: str, wanted: Config, *, exists: bool = True) -> Step:
-        actual = None
+        actual: Config | None = None
         if exists:
+            model: type[StreamInfo | ConsumerInfo] = ConsumerInfo if consumer else StreamInfo
             subject = jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO
             with contextlib.suppress(StreamNotFound, ConsumerNotFound):
-                context = f"read {_what(stream, consumer)}"
-                actual = self._config(subject, None, context, stream=stream, consumer=consumer)
+                context = f"read {_what(stream, consumer)}{self._note}"
+                actual = self._api.reply(model, subject, context=context, stream=stream, consumer=consumer).config
         make: Callable[..., Step] = partial(Step, stream, consumer, wanted=wanted, actual=actual)
         if actual is None:
             return make("create", target=wanted)
@@ -211,18 +210,10 @@ class _Work:
         action = "refused" if any(change.refused for change in changes) else "update"
         return make(action, target=target, differences=changes)
 
-    def _send(self, step: Step, body: dict[str, Any]) -> None:
+    def _send(self, step: Step) -> None:
         """Send a configuration. Raises `JetStreamError` when the server then has another one."""
-        context, new = f"{step.action} {step.what}", step.action == "create"
-        names = {"stream": step.stream}
-        request: Body = body
-        if isinstance(step.target, ConsumerConfig):
-            subject = creation_subject(step.target)
-            request = (jsapi.create_request if new else jsapi.update_request)(step.stream, body)
-            names |= {"consumer": step.consumer, "filter": step.target.filter_subject}
-        else:
-            subject = jsapi.STREAM_CREATE if new else jsapi.STREAM_UPDATE
-        done = self._config(subject, request, context, **names)
+        context, names = f"{step.action} {step.what}", (step.stream, step.consumer)
+        done = send(self._api, *names, step.target, step.actual, f"{context}{self._note}").config
         ignored = differences(step.wanted, done, given_only=self._given_only)
         if ignored:
             raise JetStreamError(
@@ -230,11 +221,6 @@ class _Work:
                 f"that: {difference_list(ignored, '; ')}"
             )
         log.info("%sd %s", step.action, step.what)
-
-    def _config(self, subject: str, request: Body, context: str, **names: str) -> Config:
-        """Return the configuration that the server replies with."""
-        model: type[StreamInfo | ConsumerInfo] = ConsumerInfo if names.get("consumer") else StreamInfo
-        return self._api.reply(model, subject, request, context=f"{context}{self._note}", **names).config
 
 
 def _what(stream: str, consumer: str) -> str:

@@ -5,21 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from spark_jetstream.admin.api import Api, stream_name, subject_filter
 from spark_jetstream.admin.assets import Asset
 from spark_jetstream.admin.backup import Backup, Progress, backup
-from spark_jetstream.admin.models.changes import (
-    Difference,
-    changed,
-    creation_body,
-    differences,
-    named,
-    parse_user,
-    update_body,
-)
+from spark_jetstream.admin.models.changes import Difference, changed, differences, named, parse_user
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
 from spark_jetstream.admin.models.streams import (
     Replica,
@@ -111,13 +102,10 @@ class Streams:
             JetStreamError: The server is too old for a field; or it created the stream and ignored one.
         """
         wanted = self._wanted(name, config, fields)
-        context = f"create stream {wanted.name}"
-        self._api.need_for(wanted, context)
+        self._api.need_for(wanted, f"create stream {wanted.name}")
         self._check_origin(wanted)
-        body = creation_body(wanted)
-        send = partial(self._api.reply, StreamInfo, jsapi.STREAM_CREATE, body, context=context, stream=wanted.name)
         try:
-            return self._asset(wanted.name).create(wanted, send)
+            return self._asset(wanted.name).create(wanted)
         except InsufficientResources:
             # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
             with contextlib.suppress(StreamNotFound, PermissionDenied):
@@ -172,12 +160,7 @@ class Streams:
             JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
                 the server is too old for a field, or ignored one.
         """
-
-        def send(wanted: StreamConfig, actual: StreamConfig) -> StreamInfo:
-            body, context = update_body(wanted, actual), f"update stream {name}"
-            return self._api.reply(StreamInfo, jsapi.STREAM_UPDATE, body, context=context, stream=name)
-
-        return self._asset(name).update(changes, fields, send)
+        return self._asset(name).update(changes, fields)
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
@@ -273,7 +256,7 @@ class Streams:
         self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
 
     def _asset(self, name: str) -> Asset[StreamInfo]:
-        return Asset(self._api, f"stream {name}", lambda: self.load(name))
+        return Asset(self._api, f"stream {name}", lambda: self.load(name), name)
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")

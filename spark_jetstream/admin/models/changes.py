@@ -164,11 +164,6 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
     ]
 
 
-def creation_body(config: Model) -> dict[str, Any]:
-    """Return the configuration to send for a new stream or consumer."""
-    return {**FOR_NEW[type(config)], **config.body()}
-
-
 def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     """Return the configuration to send so that ``actual`` becomes ``wanted``; what `differences` ignores stays.
 
