@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_jetstream.admin import Event, Gap, JetStreamAdmin, event_json, event_line
+from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, event_json, event_line
 from spark_jetstream.admin import events as watching
 from spark_jetstream.admin.events import Watch
 from spark_jetstream.admin.models import events as models
@@ -209,6 +209,22 @@ def test_a_batch_is_abandoned(publisher: Publisher, make_stream: Make, watch: Li
         publisher.pour(begin.frame(), 1, skip)
     abandoned = first(events, models.StreamBatchAbandoned)
     assert (abandoned.stream, abandoned.batch, abandoned.reason) == (stream, "b1", "incomplete")
+
+
+def test_what_is_no_event_does_not_end_a_watch(publisher: Publisher, make_stream: Make, watch: Listen) -> None:
+    subject = "$JS.EVENT.ADVISORY.TEST.x"
+    make_stream({"subjects": [subject]})
+    events = watch("ADVISORY.TEST.>", count=3)
+    good = b'{"type":"io.nats.jetstream.advisory.v9.new","id":"1","timestamp":"2026-03-01T12:00:00Z","depth":1}'
+    publisher.publish(Message(subject, data) for data in (b"\xff no event", good, good[:-1]))
+    no_event, new, broken = events
+    assert isinstance(no_event, UnknownEvent)
+    assert (no_event.data, no_event.subject) == (b"\xff no event", subject)
+    assert not no_event.timestamp.never
+    assert (type(new), new.model_extra) == (Event, {"depth": 1})
+    assert isinstance(broken, UnknownEvent)
+    assert list(events) == []
+    assert events.gaps == 0
 
 
 def test_wrong_usage(admin: JetStreamAdmin) -> None:
