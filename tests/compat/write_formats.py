@@ -210,7 +210,7 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
         rows = streaming(spark, url, "ORDERS", durable="job").select("data", F.lit("copies.stream").alias("subject"))
         writer = rows.writeStream.format("jetstream").options(servers=url, delivery="exactly-once")
         query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
-        query.awaitTermination(60)
+        query.awaitTermination()
         whole = query.id.replace("-", "")
         table = batch(spark, url, "ORDERS", subjects="orders.1", startingTimestamp="2020-01-01T00:00:00Z")
         load = table.select("data", F.lit("copies.batch").alias("subject")).coalesce(1).write.mode("append")

@@ -178,7 +178,7 @@ def test_update_mode_by_foreach_batch(spark: SparkSession, stream: MakeStream, t
             write(told, target, writeId=f"{target.name}-{number}")
 
     writer = counts.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path)).foreachBatch(take)
-    assert writer.trigger(availableNow=True).start().awaitTermination(300)
+    writer.trigger(availableNow=True).start().awaitTermination()
     data = [message.data.decode().removeprefix(f"{source.subject}.") for message in seen(target)]
     assert sorted(data[:3]) == ["a 2", "b 1", "c 1"]
     assert sorted(data[3:]) == ["b 2", "c 2"]
