@@ -70,7 +70,14 @@ class Inbox:
         What is published in a row goes out in this order, most often in one write.
         """
         self._published.add(subject)
-        self._registry.publish(self, subject, payload, f"{self.subject}.{token}")
+
+        async def publish() -> None:
+            try:
+                await self._registry.login.client.publish(subject, payload, reply=f"{self.subject}.{token}")
+            except (nats.errors.Error, OSError) as error:
+                self.put(ConsumerLost(f"a pull request could not be sent: {error_text(error)}"))
+
+        self._registry.loop.start_soon(publish())
 
     def token(self, answer: Status | ApiReply) -> str:
         """Return the token of the request that is answered."""
@@ -86,7 +93,7 @@ class Inbox:
         if self.carries is not Carries.REPLIES:
             raise ValueError("only an inbox with replies=True sends frames")
         whole = frames if isinstance(frames, (bytes, memoryview)) else b"".join(frames)
-        self._registry.write(self, memoryview(whole).cast("B"), self.generation)
+        self._registry.loop.soon(self._registry.write, self, memoryview(whole).cast("B"), self.generation)
 
     def resume(self, patience: float) -> None:
         """Wait up to `patience` seconds until the connection is up, and send over that one from now on.
@@ -95,7 +102,7 @@ class Inbox:
         still hands out answers that came before the cut. Raises `ConnectionFailed` if the connection does not come back
         in time, at once if it was closed for good (`Connection.usable` is false).
         """
-        self._registry.resume(self, patience)
+        self._registry.loop.run(self._adopt(patience), patience + 5)
 
     def get(self, timeout: float) -> Frames | Status | None:
         """The next run of messages or status; None when nothing came within `timeout` seconds.
@@ -130,7 +137,7 @@ class Inbox:
 
     def close(self) -> None:
         """Unsubscribe. What comes later is dropped."""
-        self._registry.close(self)
+        self._registry.loop.start_soon(self._registry.unsubscribe(self))
 
     def __enter__(self) -> Inbox:
         return self
@@ -138,7 +145,7 @@ class Inbox:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # Called by `Inboxes`, on the loop's thread
+    # On the loop's thread
 
     def put(self, event: _Event) -> None:
         """Let `get` hand this out or raise it, unless too much waits already."""
@@ -167,11 +174,12 @@ class Inbox:
         """The connection was cut, or was not there to send something."""
         self.put(ConnectionFailed(message) if self.carries is Carries.REPLIES else ConsumerLost(message))
 
-    def adopt(self, generation: int) -> None:
-        """Go on with this generation of the connection, and forget that the ones before it were cut."""
-        if generation == self.generation:
+    async def _adopt(self, patience: float) -> None:
+        """Go on with the connection that is up next, and forget that the ones before it were cut."""
+        await self._registry.login.wait(patience)
+        if self.generation == self._registry.login.reconnects:
             return
-        self.generation = generation
+        self.generation = self._registry.login.reconnects
         for _ in range(self._events.qsize()):
             event, size = self._events.get_nowait()
             if not isinstance(event, ConnectionFailed):
@@ -200,48 +208,8 @@ class Inboxes:
         self.scanner = Scanner()
         """Collects the messages of each subscription that is open."""
         self.login = login
-        self._loop = loop
+        self.loop = loop
         self._open: dict[int, tuple[Inbox, Subscription]] = {}  # by the subscription's number on the wire
-
-    # Used by inboxes, on any thread
-
-    def publish(self, inbox: Inbox, subject: str, payload: bytes, reply: str) -> None:
-        """`Inbox.publish`."""
-
-        async def publish() -> None:
-            try:
-                await self.login.client.publish(subject, payload, reply=reply)
-            except (nats.errors.Error, OSError) as error:
-                inbox.put(ConsumerLost(f"a pull request could not be sent: {error_text(error)}"))
-
-        self._loop.start_soon(publish())
-
-    def write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
-        """`Inbox.send`."""
-        self._loop.soon(self._write, inbox, frames, generation)
-
-    def resume(self, inbox: Inbox, patience: float) -> None:
-        """`Inbox.resume`."""
-
-        async def adopt() -> None:
-            await self.login.wait(patience)
-            inbox.adopt(self.login.reconnects)
-
-        self._loop.run(adopt(), patience + 5)
-
-    def close(self, inbox: Inbox) -> None:
-        """`Inbox.close`."""
-
-        async def unsubscribe() -> None:
-            for sid, subscription in [(sid, sub) for sid, (other, sub) in self._open.items() if other is inbox]:
-                with contextlib.suppress(nats.errors.Error, OSError):
-                    await subscription.unsubscribe()
-                # The scanner still reads, and drops, what the server has sent before.
-                self._open.pop(sid, None)
-                self.scanner.collect.discard(sid)
-                self.scanner.whole.discard(sid)
-
-        self._loop.start_soon(unsubscribe())
 
     # On the loop's thread
 
@@ -260,6 +228,16 @@ class Inboxes:
         self.scanner.collect.add(sid)
         if inbox.carries is not Carries.ANSWERS:
             self.scanner.whole.add(sid)
+
+    async def unsubscribe(self, inbox: Inbox) -> None:
+        """End the subscriptions of an inbox."""
+        for sid, subscription in [(sid, sub) for sid, (other, sub) in self._open.items() if other is inbox]:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await subscription.unsubscribe()
+            # The scanner still reads, and drops, what the server has sent before.
+            self._open.pop(sid, None)
+            self.scanner.collect.discard(sid)
+            self.scanner.whole.discard(sid)
 
     def deliver(self, event: Frames | Status | ApiReply) -> None:
         """Hand on what the scanner has read."""
@@ -287,10 +265,11 @@ class Inboxes:
             told = told or [inbox for inbox in inboxes if inbox.put_denied(publishing, subject, trouble)]
         return told
 
-    def _write(self, inbox: Inbox, frames: bytes | memoryview, generation: int) -> None:
+    def write(self, inbox: Inbox, frames: memoryview, generation: int) -> None:
+        """Send frames over the login of this generation, or let the inbox know that it is gone."""
         if self.login.is_up and generation == self.login.reconnects:
             if sending := self.login.client.send(frames):
-                self._loop.start(sending)
+                self.loop.start(sending)
         else:
             servers = self.login.options.display_servers
             inbox.put_cut(f"the connection to {servers} was cut, nothing was sent")

@@ -23,7 +23,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import nats.errors
 
@@ -43,15 +43,6 @@ _LOOK_AGAIN = 0.01  # seconds
 _REFUSED_FOR = 5.0  # seconds
 
 
-class _Opening(NamedTuple):
-    """What is final before the first login."""
-
-    tolerance: float
-    """Seconds for which refusals must have lasted."""
-    starting: bool
-    """Whether closed ports may be those of servers that start."""
-
-
 class Login:
     """The login of one client.
 
@@ -68,7 +59,9 @@ class Login:
         self._loop = loop
         self._cut = cut
         self._denied = denied
-        self._opening: _Opening | None = None  # from `open` to the first login
+        # What is final: `open` says so for the time before the first login.
+        self._tolerance = _REFUSED_FOR  # seconds that refusals must have lasted
+        self._starting = True  # whether closed ports may be those of servers that start
         self._logged_in = False  # set by a login, cleared by a cut; nats-py knows of a cut before it calls back
         self._final: asyncio.Future[JetStreamError] = loop.loop.create_future()  # why no login can succeed any more
         self._refusals: list[tuple[float, JetStreamError]] = []  # since the last login, each with its time
@@ -87,8 +80,9 @@ class Login:
 
     async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool) -> None:
         """Connect within `patience` seconds, or raise why that is not possible: see `Connection.open`."""
-        outage = patience > self.options.connect_timeout
-        self._opening = _Opening(_REFUSED_FOR if outage else 0.0, starting)
+        self._starting = starting
+        if patience <= self.options.connect_timeout:  # the caller does not wait for the end of an outage
+            self._tolerance = 0.0
         self.client.read_login = functools.partial(connect_arguments, self.options, resolve=find_file)
         attempt = asyncio.ensure_future(
             self.client.connect(
@@ -183,7 +177,7 @@ class Login:
     def _accepted(self) -> None:
         self._last_error = None
         self._refusals.clear()
-        self._opening = None
+        self._tolerance, self._starting = _REFUSED_FOR, True
         self._logged_in = True
 
     # Callbacks of nats-py
@@ -198,8 +192,7 @@ class Login:
         if denied := nats_py.denied(error):
             self._denied(*denied)
         self._closed_ports = self._closed_ports + 1 if nats_py.port_refused(error) else 0
-        starting = self._opening is None or self._opening.starting
-        if not starting and not self._final.done() and self._closed_ports >= len(self.client.servers):
+        if not self._starting and not self._final.done() and self._closed_ports >= len(self.client.servers):
             self._final.set_result(
                 ConnectionFailed(
                     f"no NATS server could be reached at {self.options.display_servers} {advice.SERVERS}: "
@@ -213,8 +206,7 @@ class Login:
         self._refusals.append((time.monotonic(), refusal))
         began, first = self._refusals[0]
         lasted = time.monotonic() - began
-        tolerance = _REFUSED_FOR if self._opening is None else self._opening.tolerance
-        if self._final.done() or len(self._refusals) < len(self.client.servers) or lasted < tolerance:
+        if self._final.done() or len(self._refusals) < len(self.client.servers) or lasted < self._tolerance:
             return
         self._final.set_result(first)
         # Or nats-py would log in four times a second without end. The next `connect` opens a new connection.

@@ -17,11 +17,10 @@ import pyarrow as pa
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.headers import HEADERS_TYPE, decode_headers, to_text
 from spark_jetstream.protocol.units import INT64_MAX
-from spark_jetstream.protocol.vectors import load8, parse_unsigned
+from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, gather, integers
 from spark_jetstream.schema import arrow_schema
 
-_ACK_PREFIX = np.uint64(int.from_bytes(b"$JS.ACK.", "little"))
 _V1_DOTS, _V2_DOTS = 8, 10  # nine tokens, or eleven and more: with domain and account hash in front
 _DELIVERIES, _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 4, 5, 6, 7, 8
 _MOST_DIGITS = 19
@@ -36,9 +35,8 @@ class Acks:
         self._separators = frames.separators
         dots = frames.reply_dots
         version1 = dots == _V1_DOTS
-        reply_at = frames.separators[frames.reply] + 1
         known = version1 | (dots >= _V2_DOTS)
-        if not (known.all() and (load8(frames.lines, reply_at) == _ACK_PREFIX).all()):
+        if not (known.all() and begins_with(frames.lines, frames.separators[frames.reply] + 1, b"$JS.ACK.").all()):
             raise ProtocolError("a message came whose reply subject is not that of a JetStream consumer")
         self._shift = frames.reply + np.where(version1, 0, 2)
 

@@ -29,7 +29,7 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import decode_headers, to_text
 from spark_jetstream.protocol.units import whole_number
-from spark_jetstream.protocol.vectors import BoolArray, begins_with, load8, parse_unsigned
+from spark_jetstream.protocol.vectors import BoolArray, begins_with, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, gather, joined, parse_status
 
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
@@ -43,7 +43,6 @@ _NAMES = (
 )
 _SHORTEST = sum(map(len, _NAMES))
 _NO_LINES = b"NATS/1.0\r\n"
-_VERSION = np.uint64(int.from_bytes(_NO_LINES[:8], "little"))
 _LF, _CR = 10, 13
 
 
@@ -116,7 +115,7 @@ class DirectBatch:
         """Implements `MessageRun`, without the lines that the server added."""
         length = self._own_end - self._begin
         plain = length == len(_NO_LINES)
-        plain[plain] = load8(self._heads, self._begin[plain]) == _VERSION
+        plain[plain] = begins_with(self._heads, self._begin[plain], _NO_LINES[:8])
         return decode_headers(self._heads, self._begin, np.where(plain, 0, length))
 
     def payloads(self) -> pa.BinaryArray:
@@ -170,8 +169,7 @@ def _find_lines(heads: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArra
         start = ends[line - 1] + 1 + len(name)
         message &= start < ends[line] - 1
         # The last eight bytes of a name tell it well enough: only a server writes here.
-        word = load8(heads, np.where(message, start - 8, 0))
-        message &= word == np.frombuffer(name, "<u8", 1, len(name) - 8)[0]
+        message &= begins_with(heads, np.where(message, start - 8, 0), name[-8:])
     return ends, message
 
 

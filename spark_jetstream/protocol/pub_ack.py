@@ -19,16 +19,13 @@ from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolEr
 from spark_jetstream.protocol.jsapi import LONGEST_NAME
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX
-from spark_jetstream.protocol.vectors import begins_with, load8, parse_unsigned
+from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, parse_status
 
 NO_STREAM = 503
 """Status of an answer: no stream captures the subject (``err_code`` 0)."""
 
 _DUPLICATE = b',"duplicate": true}'
-_DUPLICATE_WORDS = [
-    (at, np.frombuffer(_DUPLICATE, "<u8", 1, len(_DUPLICATE) - at)[0]) for at in (8, 16, len(_DUPLICATE))
-]
 _ZERO, _BRACE = ord("0"), ord("}")
 # The forms that the fast path reads; one with anything else in it is read one by one.
 _STRING = rb'"(?:[^"\\]|\\.)*"'
@@ -117,9 +114,7 @@ class AckReader:
         fits[fits] = begins_with(frames.data, start[fits], prefix)
         start, stop, chosen = start[fits], stop[fits], left[fits]
         octets = np.frombuffer(frames.data, np.uint8)
-        duplicate = np.ones(len(stop), np.bool_)
-        for before, word in _DUPLICATE_WORDS:
-            duplicate &= load8(frames.data, stop - before) == word
+        duplicate = begins_with(frames.data, stop - len(_DUPLICATE), _DUPLICATE)
         number_end = stop - np.where(duplicate, len(_DUPLICATE), 1)
         sequences, good = parse_unsigned(frames.data, start + len(prefix), number_end)
         good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)

@@ -9,7 +9,6 @@ position in the stream, and decides what is lost. Each of its attempts reads wit
 | `Delivered` | hands out what is in the range, and moves `next` past it |
 | `EndOfRange` | ends the range if enough messages came, its `confirm` agrees, or three consumers in a row said so |
 | `EndOfRange`, not enough of that; or not certain | asks another consumer, after a pause |
-| `Lost` | raises the error |
 
 | an attempt | `through_outages` |
 |---|---|
@@ -30,22 +29,25 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Backoff, Deadline, Outage
+from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, info_of, settled_info
 from spark_jetstream.errors import (
     ApiError,
+    ConnectionFailed,
     ConsumerLimitReached,
     ConsumerLost,
     DataLossError,
     JetStreamError,
+    OutageError,
     PermissionDenied,
     StreamNotFound,
 )
+from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.streams.session import EndOfRange, Ends, Lost, Policy, PullSession
+from spark_jetstream.streams.session import EndOfRange, Ends, Policy, PullSession
 
 log = logging.getLogger(__name__)
 
@@ -147,25 +149,32 @@ def through_outages(
 
     Raises `OutageError`, which begins with `doing` and the name of the stream, and errors that do not pass.
     """
-    outage = Outage(retry_timeout, backoff)
+    outage: Deadline | None = None  # from the first failure to the next progress
     while reader.next < reader.part.end:
-        before, progressed = reader.next, False
+        before, progressed, attempt = reader.next, False, Deadline(retry_timeout)
         try:
-            for run in reader.attempt(outage.begin()):
-                outage.over()
+            for run in reader.attempt(outage or attempt):
                 progressed = True
                 yield run
-            outage.over()
         except JetStreamError as error:
-            doing_what = f"{doing} {reader.part.stream} at sequence {reader.next}"
-            outage.failed(error, doing_what, progressed=progressed or reader.next > before)
+            if not error.retriable:
+                raise
+            if progressed or reader.next > before:
+                outage = Deadline(retry_timeout)
+                backoff.reset()
+            elif outage is None:
+                # Waiting for a connection is part of the outage; waiting for a reply came before it.
+                outage = attempt if isinstance(error, ConnectionFailed) else Deadline(retry_timeout)
+            if outage.expired:
+                raise OutageError(
+                    f"{doing} {reader.part.stream} at sequence {reader.next} got no further for {retry_timeout:g} s "
+                    f"{advice.RETRY_TIMEOUT}: {error}"
+                ) from error
             if reader.failed(error):
-                outage.pause()
-
-
-def never(_: Connection, __: int) -> bool:
-    """Return False: nobody but other consumers can confirm the end of a range."""
-    return False
+                backoff.pause(outage)
+        else:
+            outage = None
+            backoff.reset()
 
 
 class RangeReader:
@@ -184,7 +193,7 @@ class RangeReader:
         label: str,
         policy: Policy | None = None,
         *,
-        confirm: Callable[[Connection, int], bool] = never,
+        confirm: Callable[[Connection, int], bool] = lambda _, __: False,
         check: Callable[[], None] = lambda: None,
         confirming: Backoff | None = None,
     ) -> None:
@@ -306,8 +315,6 @@ class RangeReader:
         quiet = Deadline(self._policy.idle)
         while self.next < self.part.end:
             event = session.next(self._wanted(), quiet.left)
-            if isinstance(event, Lost):
-                raise event.error
             if isinstance(event, EndOfRange):
                 if event.certain:
                     self._nothing_more(connection)

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from spark_jetstream.client.deadline import Backoff, Deadline, Outage
-from spark_jetstream.errors import ConnectionFailed, OutageError, RequestTimeout
+from spark_jetstream.client.deadline import Backoff, Deadline
 
 
 def test_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,34 +45,3 @@ def test_a_pause_lasts_as_long_as_it_says_and_ends_with_the_deadline(monkeypatch
     backoff.pause(Deadline(30))
     backoff.pause(Deadline(0.3))
     assert pauses == pytest.approx([0.1, 0.2, 0.3])
-
-
-def test_an_outage_ends_when_its_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-
-    def pass_by(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(time, "sleep", pass_by)
-    outage = Outage(5, Backoff(0.001, at_once=True))
-    cut, silent = ConnectionFailed("cut"), RequestTimeout("silent")
-    outage.begin()
-    outage.failed(cut, "reading")
-    outage.pause()
-    pass_by(6)
-    outage.failed(silent, "reading", progressed=True)  # something came: a new outage begins
-    pass_by(6)
-    assert outage.begin().expired
-    with pytest.raises(OutageError, match=r"^reading got no further for 5 s \(option retryTimeout\): cut$"):
-        outage.failed(cut, "reading")
-    outage.over()
-    assert not outage.begin().expired
-    pass_by(6)
-    outage.failed(silent, "reading")  # waiting for the reply came before the outage
-    outage.over()
-    outage.begin()
-    pass_by(6)
-    with pytest.raises(OutageError):
-        outage.failed(cut, "reading")  # waiting for the connection is part of the outage

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import types
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +13,21 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.client import deadline
+from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import ConsumerLimitReached, DataLossError, OutageError
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    ConsumerLimitReached,
+    DataLossError,
+    JetStreamError,
+    OutageError,
+    RequestTimeout,
+)
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams import session
+from spark_jetstream.streams.pull import through_outages
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.proxy import WireProxy
@@ -35,6 +47,10 @@ from tests.support.reading import (
     some,
     wait_until,
 )
+
+#: Seconds that pass, messages that come, and the error.
+Attempt = tuple[float, int, JetStreamError | None]
+CUT, SILENT = ConnectionFailed("cut"), RequestTimeout("silent")
 
 
 def test_only_as_much_is_asked_for_as_the_range_can_hold(server: NatsServer, proxy: WireProxy) -> None:
@@ -106,6 +122,56 @@ def test_a_stream_with_limits_for_its_consumers(server: NatsServer) -> None:
     create(server.url, "L", consumer_limits={"inactive_threshold": 2_000_000_000})
     fill(server.url, "L", 100)
     assert sequences(pulls(server.url, part_of(server.url, "L"))) == ALL[:100]
+
+
+# Outages
+
+
+@pytest.mark.parametrize(
+    ("attempts", "error"),
+    [
+        # Progress begins a new outage.
+        ([(0, 0, CUT), (6, 1, SILENT), (6, 0, CUT)], "at sequence 2 got no further for 5 s (option retryTimeout): cut"),
+        ([(6, 0, CUT)], "at sequence 1 got no further for 5 s (option retryTimeout): cut"),
+        # Waiting for the reply came before the outage, waiting for a connection is part of it.
+        ([(6, 0, SILENT), (0, 9, None)], ""),
+        ([(0, 0, CUT), (6, 0, None), (0, 0, CUT), (0, 9, None)], ""),
+    ],
+)
+def test_an_outage_ends_when_its_patience_does(
+    attempts: list[Attempt], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def pass_by(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    class Scripted:
+        part = SequenceRange("S", 1, 10, None, CREATED)
+        next = 1
+        left = iter(attempts)
+
+        def attempt(self, patience: deadline.Deadline) -> Iterator[int]:
+            seconds, count, failure = next(self.left)
+            pass_by(seconds)
+            for _ in range(count):
+                self.next += 1
+                yield self.next - 1
+            if failure is not None:
+                raise failure
+
+        def failed(self, error: JetStreamError) -> bool:
+            return True
+
+    monkeypatch.setattr(deadline, "time", types.SimpleNamespace(monotonic=lambda: now, sleep=pass_by))
+    run = through_outages(Scripted(), 5, Backoff(0.001, at_once=True), "reading")
+    if not error:
+        assert list(run) == ALL[:9]
+        return
+    with pytest.raises(OutageError) as caught:
+        list(run)
+    assert str(caught.value) == f"reading S {error}"
 
 
 # The server
