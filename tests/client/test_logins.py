@@ -138,6 +138,8 @@ def test_a_wrong_login(way: str, case: Case, realm: Realm, ports: Callable[[Kind
         # A machine that stands still at that moment lets the client begin another attempt.
         assert proxy.connections <= 2 or not case.tried
         check_error(caught.value, case)
+        if case.error is UntrustedServer:  # nothing is said in the clear
+            texts.append(proxy.client_bytes.decode("latin-1"))
         texts += ["".join(traceback.format_exception(caught.value)), repr(caught.value)]
         if case.error in (AuthenticationFailed, UntrustedServer):
             command = run_command(*ACCOUNT, *(f"-o{name}={value}" for name, value in given.items()))

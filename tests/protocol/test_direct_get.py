@@ -254,30 +254,6 @@ def test_a_slice() -> None:
     assert batch.column("sequence").to_pylist() == list(range(1, 51))
 
 
-# Properties
-
-TOKEN = st.binary(min_size=1, max_size=8).filter(lambda token: not set(token) & set(b" \t\r\n"))
-ODD = [b"A: 1\r\n", b"NATS/1.0 204 EOB\r\n", b"\r\n", b"\n", b"\r", b":", b"Nats-Stream: ", b"Nats-Stream: S"]
-LINE = st.sampled_from([*ODD, *PLAIN.head.splitlines(keepends=True)])
-MESSAGE = st.builds(
-    Message,
-    payload=st.binary(max_size=12) | LINE | st.just(PLAIN.wire),
-    block=st.lists(LINE | st.binary(max_size=12), max_size=9).map(b"".join),
-    sequence=st.integers(0, 2**63 - 1),
-    previous=st.integers(0, 2**63 - 1),
-    pending=st.integers(0, 2**63 - 1),
-    subject=st.lists(TOKEN, min_size=1, max_size=3).map(b".".join),
-    timestamp=st.integers(-(2**62), 2**63 - 1),
-)
-
-
-@given(st.lists(MESSAGE, max_size=12), st.data())
-def test_any_message_stored_comes_out_wherever_it_is_cut(messages: list[Message], data: st.DataObject) -> None:
-    found = answers(data.draw(wire.cut(b"".join(message.wire for message in messages) + EOB)))
-    assert rows(found) == [*(message.row for message in messages), END]
-    assert headers(found) == [row for message in messages for row in headers(answers([message.wire]))]
-
-
 # Put together
 
 

@@ -1,14 +1,12 @@
-"""Frames as a server sends them, cut at any place, what the scanner makes of them, and messages without frames."""
+"""Frames as a server sends them, what the scanner makes of them, and messages without frames."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import strategies as st
 
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import HEADERS_TYPE
@@ -42,13 +40,6 @@ def frames_in(chunks: Iterable[bytes], collect: Collection[int], whole: Collecti
 
 def by_byte(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
-
-
-@st.composite
-def cut(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """The same bytes in some pieces."""
-    places = sorted(draw(st.lists(st.integers(0, len(data)), max_size=8)))
-    return [data[start:end] for start, end in pairwise([0, *places, len(data)])]
 
 
 def answers(frames: Frames) -> list[Answer]:
