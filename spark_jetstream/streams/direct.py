@@ -37,8 +37,7 @@ from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import (
     PullSettings,
     RangeReader,
-    accepted_loss,
-    check_count,
+    checked,
     look,
     read_range,
     through_outages,
@@ -70,12 +69,7 @@ def read_direct(connect: Connect, part: SequenceRange, settings: PullSettings, l
     The reader holds one batch at a time, of up to `settings.max_bytes` as stored and one message more; filters share
     that. Payloads are read even with `headers_only`. Messages of the log begin with `label`.
     """
-    count = 0
-    with accepted_loss(settings), contextlib.closing(_gets(connect, part, settings, label)) as runs:
-        for run in runs:
-            count += len(run)
-            yield run
-        check_count(part, count)
+    return checked(part, settings, _gets(connect, part, settings, label))
 
 
 def read_auto(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[MessageRun]:
@@ -86,26 +80,27 @@ def read_auto(connect: Connect, part: SequenceRange, settings: PullSettings, lab
     `read_range` raises.
     """
     if settings.headers_only:
-        yield from read_range(connect, part, settings, label)
-        return
-    count, first = 0, part.first
+        return read_range(connect, part, settings, label)
+    return checked(part, settings, _gets_or_pulls(connect, part, settings, label))
+
+
+def _gets_or_pulls(
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str
+) -> Generator[MessageRun, None, None]:
+    first = part.first
     briefly = replace(settings, retry_timeout=min(_TRIED_FOR, settings.retry_timeout))
-    with accepted_loss(settings):
-        try:
-            with contextlib.closing(_gets(connect, part, briefly, label, gives_up=True)) as runs:
-                for run in runs:
-                    count, first = count + len(run), int(run.sequences[-1]) + 1
-                    yield run
-            first = part.end
-        except DataLossError:
-            raise
-        except JetStreamError as error:
-            log.warning("%s: a consumer reads stream %s from sequence %d on: %s", label, part.stream, first, error)
-        if first < part.end:
-            for pulled in RangeReader(connect, replace(part, first=first), settings, label).read():
-                count += len(pulled)
-                yield pulled
-        check_count(part, count)
+    try:
+        with contextlib.closing(_gets(connect, part, briefly, label, gives_up=True)) as runs:
+            for run in runs:
+                first = int(run.sequences[-1]) + 1
+                yield run
+        return
+    except DataLossError:
+        raise
+    except JetStreamError as error:
+        log.warning("%s: a consumer reads stream %s from sequence %d on: %s", label, part.stream, first, error)
+    if first < part.end:
+        yield from RangeReader(connect, replace(part, first=first), settings, label).read()
 
 
 def _gets(

@@ -44,7 +44,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Acks, Delivered
+from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.streams.session import EndOfRange, Ends, Policy, PullSession
@@ -52,6 +52,7 @@ from spark_jetstream.streams.session import EndOfRange, Ends, Policy, PullSessio
 log = logging.getLogger(__name__)
 
 Run_co = TypeVar("Run_co", covariant=True)
+Messages = TypeVar("Messages", bound=MessageRun)
 
 _CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
 
@@ -87,30 +88,31 @@ def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, la
     The names of the consumers begin with `label`. Raises `DataLossError` if messages that were planned are gone,
     `OutageError` after `settings.retry_timeout`, and `JetStreamError` for another error that no retry can mend.
     """
-    reader = RangeReader(connect, part, settings, label)
-    with accepted_loss(settings):
-        yield from reader.read()
-        check_count(part, reader.count)
+    return checked(part, settings, RangeReader(connect, part, settings, label).read())
 
 
-@contextlib.contextmanager
-def accepted_loss(settings: PullSettings) -> Iterator[None]:
-    """Log a `DataLossError` where `settings` accept one."""
+def checked(
+    part: SequenceRange, settings: PullSettings, runs: Generator[Messages, None, None]
+) -> Generator[Messages, None, None]:
+    """Yield `runs`. Raises `DataLossError` if they have fewer messages than were planned.
+
+    Where `settings` accept a loss, this or another one that `runs` raises ends in the log.
+    """
+    count = 0
     try:
-        yield
+        with contextlib.closing(runs):
+            for run in runs:
+                count += len(run)
+                yield run
+        if part.count is not None and count < part.count:
+            raise DataLossError(
+                f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
+                f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
+            )
     except DataLossError as error:
         if settings.fail_on_data_loss:
             raise
         log.warning("%s", error)
-
-
-def check_count(part: SequenceRange, count: int) -> None:
-    """Raise `DataLossError` if `count`, the number of messages that were read, is less than was planned."""
-    if part.count is not None and count < part.count:
-        raise DataLossError(
-            f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
-            f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
-        )
 
 
 def look(connection: Connection, part: SequenceRange, first: int) -> StreamSummary:
@@ -224,7 +226,7 @@ class RangeReader:
         #: Whether an attempt has failed: the stream may have lost its tail since.
         self._interrupted = False
 
-    def read(self) -> Iterator[Delivered]:
+    def read(self) -> Generator[Delivered, None, None]:
         """Yield the messages in stream order. Raises what `read_range` raises, without a look at `part.count`."""
         return (run for run in self._read("reading stream") if run is not None)
 
