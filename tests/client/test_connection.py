@@ -394,11 +394,10 @@ def test_an_inbox_that_is_not_permitted(strict: NatsServer) -> None:
 # Interruptions
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_server_that_was_restarted_between_two_uses(server: NatsServer, how: str) -> None:
+def test_a_server_that_was_restarted_between_two_uses(server: NatsServer) -> None:
     account(server.url)
     connection = connect(options(server.url))
-    getattr(server, how)()
+    server.kill()
     server.start()
     account(server.url, patience=60)
     assert connect(options(server.url)) is connection

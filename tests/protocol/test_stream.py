@@ -63,8 +63,7 @@ def test_streams_as_the_server_makes_them(nats_server: NatsServer, stream: MakeS
 
 
 def test_what_a_reply_leaves_out_has_a_default() -> None:
-    state = stream_summary(LEAST, "look")
-    assert state == StreamSummary(
+    assert stream_summary(LEAST, "look") == StreamSummary(
         name="ORDERS",
         created=CREATED,
         first_seq=5,
@@ -74,12 +73,7 @@ def test_what_a_reply_leaves_out_has_a_default() -> None:
         num_deleted=0,
         last_timestamp=0,
         retention="limits",
-        max_msgs_per_subject=0,
-        allow_direct=False,
     )
-    assert (state.max_msg_size, state.discard, state.storage) == (-1, "old", "file")
-    assert (state.max_age, state.max_msgs, state.max_bytes, state.num_replicas) == (0, 0, 0, 0)
-    assert not any((state.no_ack, state.sealed, state.allow_msg_ttl, state.deny_purge))
 
 
 @pytest.mark.parametrize(

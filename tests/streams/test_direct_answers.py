@@ -94,8 +94,10 @@ def test_a_message_behind_the_range_proves_its_end(fake: FakeJetStream, read: Re
     assert fake.count("MSG.GET") == 0
 
 
-def test_a_full_batch_is_followed_by_the_next(fake: FakeJetStream, read: Read) -> None:
-    assert sequences(read(batch=30)) == ALL
+def test_a_full_batch_is_followed_by_the_next_when_it_was_handed_out(fake: FakeJetStream, read: Read) -> None:
+    for number, run in enumerate(read(batch=30), start=1):
+        assert run.sequences.tolist() == ALL[30 * number - 30 : 30 * number]
+        assert fake.count("DIRECT.GET") == number
     asked = [request for subject, request in fake.asked if subject == "DIRECT.GET.S"]
     assert [(request["seq"], request["batch"]) for request in asked] == [(1, 30), (31, 30), (61, 30), (91, 11)]
     # The messages are older than the first look at the stream: once more at the end is enough.
@@ -121,14 +123,6 @@ def test_the_bytes_of_a_request_are_bounded(
     requests = [request for subject, request in fake.asked if subject == "DIRECT.GET.S"]
     assert {request["max_bytes"] for request in requests} == {asked}
     assert {request["next_by_subj"] for request in requests} == set(subjects)
-
-
-def test_a_batch_is_asked_for_when_the_one_before_was_handed_out(fake: FakeJetStream, read: Read) -> None:
-    runs = read(batch=10)
-    for number, run in enumerate(runs, start=1):
-        assert run.sequences.tolist() == ALL[10 * number - 10 : 10 * number]
-        assert fake.count("DIRECT.GET") == number
-    assert number == 10
 
 
 # Replicas that lag
@@ -302,25 +296,26 @@ def test_a_lost_end_is_no_matter_for_the_leader(fake: FakeJetStream, read: Read)
     assert fake.count("MSG.GET") == 0
 
 
-def test_what_comes_behind_the_end_of_an_answer_is_dropped(fake: FakeJetStream, read: Read) -> None:
-    fake.direct = lambda request: fake.batch(request) + fake.batch(request)[-3:]
+def after_the_end(fake: FakeJetStream, request: Request) -> list[Answer]:
+    return fake.batch(request) + fake.batch(request)[-3:]
+
+
+def late(fake: FakeJetStream, request: Request) -> list[Answer]:
+    first = fake.batch({**request, "seq": 1})
+    return [*(answer._replace(late=True) for answer in first[-5:]), *fake.batch(request)]
+
+
+def too_early(fake: FakeJetStream, request: Request) -> list[Answer]:
+    return fake.batch({**request, "seq": 5})
+
+
+@pytest.mark.parametrize(("answer", "requests"), [(after_the_end, 4), (late, 4), (too_early, 5)])
+def test_what_was_not_asked_for_is_dropped(
+    fake: FakeJetStream, read: Read, answer: Callable[[FakeJetStream, Request], list[Answer]], requests: int
+) -> None:
+    in_turn(fake, fake.batch, lambda request: answer(fake, request))
     assert sequences(read(batch=30)) == ALL
-    assert (fake.count("DIRECT.GET"), fake.count("MSG.GET")) == (4, 0)
-
-
-def test_what_comes_late_is_dropped(fake: FakeJetStream, read: Read) -> None:
-    def late(request: Request) -> list[Answer]:
-        first = fake.batch({**request, "seq": 1})
-        return [*(answer._replace(late=True) for answer in first[-5:]), *fake.batch(request)]
-
-    in_turn(fake, fake.batch, late, late)
-    assert sequences(read(batch=30)) == ALL
-    assert (fake.count("DIRECT.GET"), fake.count("MSG.GET")) == (4, 0)
-
-
-def test_messages_before_those_asked_for(fake: FakeJetStream, read: Read) -> None:
-    in_turn(fake, fake.batch, lambda request: fake.batch({**request, "seq": 5}))
-    assert sequences(read(batch=30)) == ALL
+    assert (fake.count("DIRECT.GET"), fake.count("MSG.GET")) == (requests, 0)
 
 
 @pytest.mark.parametrize("code", [400, 408, 409, 500, 100])
