@@ -433,17 +433,6 @@ def test_an_honest_server_is_believed(server: FakeJetStream, monkeypatch: pytest
     assert TRIES[name](server.url) == {"publish": 10}.get(name, 1 if name.startswith("plan") else COUNT)
 
 
-def test_a_sparse_stream_is_planned_and_read_by_what_it_holds(server: FakeJetStream) -> None:
-    far = 2**40
-    server.messages = {1: "S.a", 2: "S.a", far: "S.a"}
-    state = {"messages": 3, "bytes": 3, "first_seq": 1, "last_seq": far, "num_deleted": far - 3}
-    server.look = lambda: {**server.info(), "state": state}
-    [part] = driver(server.url).batch_ranges()
-    assert (part.first, part.end, part.count) == (1, far + 1, 3)
-    assert len(server.asked) < 20
-    assert read(server.url, read_range, part) == 3
-
-
 # One inbox
 
 

@@ -126,13 +126,6 @@ def _first_status(listener: Publisher, subject: str, body: dict[str, Any]) -> St
 # Subjects and bodies
 
 
-def test_one_filter_is_part_of_the_subject_so_that_permissions_can_name_it() -> None:
-    base = "$JS.API.CONSUMER.CREATE.S.c"
-    assert jsapi.consumer_create("$JS.API", "S", "c", []) == base
-    assert jsapi.consumer_create("$JS.API", "S", "c", ["a.*.>"]) == f"{base}.a.*.>"
-    assert jsapi.consumer_create("$JS.API", "S", "c", ["a", "b"]) == base
-
-
 def test_durations_are_whole_microseconds() -> None:
     seconds = (0, 1e-6, 0.1, 1.1, 30.0)
     assert [jsapi.nanoseconds(each) for each in seconds] == [0, 1000, 10**8, 1_100_000_000, 30 * 10**9]

@@ -1,15 +1,14 @@
-"""`read_direct` against the real server and a cluster: its rows, its requests, mirrors and replicas.
+"""`read_direct` against the real server: its rows and its requests.
 
-What both readers do is in `test_readers.py`, and answers that lie are in `test_direct_answers.py`.
+What all readers do is in `test_readers.py`; replicas that lag, mirrors, and answers that lie are in
+`test_direct_answers.py`.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.source.probes import DirectProbe
-from spark_jetstream.testing import NatsCluster, NatsServer
+from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import (
@@ -29,7 +28,6 @@ from tests.support.reading import (
     COUNT,
     SETTINGS,
     api,
-    auto,
     collect,
     connecting,
     consumers,
@@ -39,7 +37,6 @@ from tests.support.reading import (
     options,
     part_of,
     pulls,
-    replicated,
     sequences,
     some,
     wait_until,
@@ -178,38 +175,3 @@ def test_a_leader_that_may_not_be_asked() -> None:
         with pytest.raises(PermissionDenied, match="only the leader can say") as caught:
             sequences(direct(where, part))
         assert caught.value.subject == "$JS.API.STREAM.MSG.GET.S"
-
-
-# A cluster
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("read", [direct, auto])
-def test_a_replica_that_lags(cluster: NatsCluster, caplog: pytest.LogCaptureFixture, read: Any) -> None:
-    caplog.set_level(logging.INFO, "spark_jetstream")
-    stream = f"LAG_{read.__name__}"
-    end = replicated(cluster, stream).end
-    leader = cluster.leader_of(stream)
-    follower = (leader + 1) % 3
-    with WireProxy(cluster.urls[follower]) as proxy, ThreadPoolExecutor(8) as pool:
-        where = options(proxy.url, requestTimeout="5s")
-        for _ in range(8):
-            part = part_of(cluster.urls[leader], stream, end - 10, end)
-            assert sequences(read(where, part)) == list(range(end - 10, end))
-            cluster.servers[follower].pause()
-            try:
-                fill(cluster.urls[leader], stream, 5000, size=1000)
-                part = part_of(cluster.urls[leader], stream, end)
-                # What this server finds when it goes on: our requests, which it answers itself or hands to another
-                # replica, and everything it has missed.
-                asked = proxy.client_bytes.count(b"DIRECT.GET") + 8
-                reading = [pool.submit(sequences, read(where, part)) for _ in range(8)]
-                proxy.wait(lambda asked=asked: proxy.client_bytes.count(b"DIRECT.GET") >= asked)  # type: ignore[misc]
-            finally:
-                cluster.servers[follower].resume()
-            wanted = list(range(end, end + 5000))
-            assert all(each.result(60) == wanted for each in reading)
-            end += 5000
-            if "does not have message" in caplog.text:
-                break
-    assert "does not have message" in caplog.text

@@ -1,7 +1,6 @@
 """`read_direct` against answers that lie: replicas that lag, mirrors that lack messages, answers with holes.
 
-Each comes from a fake JetStream that gives it on purpose; what a real server and a real cluster do is in
-`test_direct.py`.
+Each comes from a fake JetStream that gives it on purpose; what a real server does is in `test_direct.py`.
 """
 
 from __future__ import annotations

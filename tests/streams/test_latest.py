@@ -353,19 +353,6 @@ def found_bucket(url: str, **given: str) -> tuple[StreamSummary, tuple[str, ...]
     return find_bucket(Requests(connecting(parsed.connection), 1.0), parsed)
 
 
-def test_a_bucket_and_its_filters(stream: MakeStream, nats_server: NatsServer) -> None:
-    bucket = make_bucket(stream)
-    name = name_of(bucket)
-    state, subjects = found_bucket(nats_server.url, bucket=name)
-    assert (state.name, state.max_msgs_per_subject, subjects) == (bucket.name, 64, ())
-    _, subjects = found_bucket(nats_server.url, bucket=name, keys="a.*, b.>")
-    assert subjects == (f"$KV.{name}.a.*", f"$KV.{name}.b.>")
-    objects = stream(name="OBJ_files", subjects=["$O.files.C.>", "$O.files.M.>"])
-    assert found_bucket(nats_server.url, objectBucket="files")[1] == ("$O.files.M.>",)
-    stream(name="OBJ_copy", subjects=None, mirror={"name": objects.name})
-    assert found_bucket(nats_server.url, objectBucket="copy")[1] == ("$O.*.M.>",)
-
-
 def test_a_bucket_filled_from_others_has_their_subjects(stream: MakeStream, nats_server: NatsServer) -> None:
     origin = make_bucket(stream, max_msgs_per_subject=1)
     other = make_bucket(stream, max_msgs_per_subject=1)
