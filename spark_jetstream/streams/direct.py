@@ -195,15 +195,6 @@ class _Filtered:
         return state
 
 
-@dataclass
-class _Request:
-    number: int
-    position: int
-    """The next sequence not yet seen, or the end of the range."""
-    last: int = 0
-    """The sequence of the last message that came, 0 before the first one."""
-
-
 class _FilterReader:
     """Reads the messages of a range that match one filter; `next` is the first sequence not handed out yet."""
 
@@ -215,6 +206,9 @@ class _FilterReader:
         self.next = whole.part.first
         self.number = 0
         self.mirrored = 0
+        # Of the request `number`
+        self.position = 0  # the next sequence not yet seen, or the end of the range
+        self.last = 0  # the sequence of the last message that came, 0 before the first one
 
     def failed(self, error: JetStreamError) -> bool:
         """Log a failure, or give up; return whether to pause: not after the first answers of a mirror."""
@@ -233,12 +227,12 @@ class _FilterReader:
         check_server(connection)
         with connection.inbox(whole=True) as inbox:
             inbox.expect(self.max_bytes)
-            request = self._ask(connection, inbox, self.next)
+            self._ask(connection, inbox, self.next)
             runs: list[DirectBatch] = []
             while True:
-                more, ending = self._take(connection, inbox, request)
+                more, ending = self._take(connection, inbox)
                 runs += more
-                done = request.position >= self.part.end
+                done = self.position >= self.part.end
                 known = self.whole.knows(runs)
                 if not (known or done or ending):
                     continue
@@ -249,60 +243,56 @@ class _FilterReader:
                     self.mirrored = 0
                     yield run
                 runs = []
-                self.next = request.position
+                self.next = self.position
                 if done:
                     return
                 if ending is None:
                     continue
-                full = ending.code == jsapi.END_OF_BATCH and request.last > 0 and bool(ending.pending)
+                full = ending.code == jsapi.END_OF_BATCH and self.last > 0 and bool(ending.pending)
                 if not full:
-                    self._nothing_more(connection, request, ending)
+                    self._nothing_more(connection, ending)
                     return
                 # Not earlier: one batch ahead made no measurable difference, and takes twice the memory.
-                request = self._ask(connection, inbox, request.position)
+                self._ask(connection, inbox, self.position)
 
-    def _ask(self, connection: Connection, inbox: Inbox, position: int) -> _Request:
+    def _ask(self, connection: Connection, inbox: Inbox, position: int) -> None:
         # One more than the range can hold: a message past its end proves that nothing is missing before it.
         batch = min(self.whole.settings.batch, self.part.end - position + 1)
-        self.number += 1
+        self.number, self.position, self.last = self.number + 1, position, 0
         body = jsapi.direct_request(position, self.subject, batch=batch, max_bytes=self.max_bytes)
         inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self.part.stream), body, self.number)
-        return _Request(self.number, position)
 
-    def _take(
-        self, connection: Connection, inbox: Inbox, request: _Request
-    ) -> tuple[list[DirectBatch], EndOfBatch | None]:
+    def _take(self, connection: Connection, inbox: Inbox) -> tuple[list[DirectBatch], EndOfBatch | None]:
         """Wait for more of the answer; return its messages, and the status that ends it if that came too."""
         runs: list[DirectBatch] = []
         frames = receive(connection, inbox, f"read stream {self.part.stream} by direct gets")
         for answer in read_answers(frames, inbox.subject):
-            if answer.number != request.number or request.position >= self.part.end:
+            if answer.number != self.number or self.position >= self.part.end:
                 continue
             if isinstance(answer, EndOfBatch):
                 return runs, answer
-            runs += self._accept(request, answer)
+            runs += self._accept(answer)
         return runs, None
 
-    def _accept(self, request: _Request, answer: DirectBatch) -> list[DirectBatch]:
+    def _accept(self, answer: DirectBatch) -> list[DirectBatch]:
         """Check that messages follow the ones before; return those that are in the range."""
         if answer.stream != self.part.stream:
             raise not_the_stream(self.part.stream, answer.stream)
         sequences, previous = answer.sequences, answer.previous
-        if int(previous[0]) != request.last or (previous[1:] != sequences[:-1]).any():
+        if int(previous[0]) != self.last or (previous[1:] != sequences[:-1]).any():
             raise AnswerRejected("messages of an answer were lost on the way")
-        if int(sequences[0]) < request.position or (sequences[1:] <= sequences[:-1]).any():
+        if int(sequences[0]) < self.position or (sequences[1:] <= sequences[:-1]).any():
             raise AnswerRejected("a direct get was answered with messages out of order")
-        end = self.part.end
-        request.last = int(sequences[-1])
-        request.position = min(request.last + 1, end)
-        inside = int(sequences.searchsorted(end))
+        self.last = int(sequences[-1])
+        self.position = min(self.last + 1, self.part.end)
+        inside = int(sequences.searchsorted(self.part.end))
         return [answer[:inside]] if inside else []
 
-    def _nothing_more(self, connection: Connection, request: _Request, ending: EndOfBatch) -> None:
+    def _nothing_more(self, connection: Connection, ending: EndOfBatch) -> None:
         """End the range if the leader says that nothing more matches, else raise why it does not end."""
-        stream, position = self.part.stream, request.position
+        stream, position = self.part.stream, self.position
         check_ending(ending, stream, partial(look, connection, self.part, self.part.first))
-        if (ending.last or 0) != request.last:
+        if (ending.last or 0) != self.last:
             raise AnswerRejected("messages of an answer were lost on the way")
         try:
             sequence = next_at_leader(connection, stream, self.subject, position)
