@@ -131,12 +131,12 @@ class Connection:
                 replies.append(error)
         return replies
 
-    def post(self, subject: str, payload: bytes = b"") -> None:
+    def post(self, subject: str) -> None:
         """Publish a request whose reply nobody reads; does not wait. A cut may lose it, and a failure is logged."""
 
         async def publish() -> None:
             try:
-                await self._login.client.publish(subject, payload)
+                await self._login.client.publish(subject)
             except (nats.errors.Error, OSError) as error:
                 log.info("cannot publish to %s: %s", subject, error_text(error))
 
