@@ -66,7 +66,7 @@ class Connection:
     @property
     def usable(self) -> bool:
         """False once the client library has given the connection up."""
-        return not self._login.ended
+        return not self._login.client.is_closed
 
     def request(
         self,

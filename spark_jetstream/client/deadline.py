@@ -43,13 +43,8 @@ class Backoff:
         """Begin again with the shortest pause."""
         self._next = 0.0 if self._at_once else self._first  # seconds of the next pause
 
-    def seconds(self) -> float:
-        """Return the length of the next pause; each call counts as one attempt."""
-        seconds = min(self._next, self._most)
-        self._next = 2 * seconds or self._first
-        return seconds
-
     def pause(self, deadline: Deadline | None = None) -> None:
         """Sleep for the next pause, but not longer than the deadline allows."""
-        seconds = self.seconds()
+        seconds = min(self._next, self._most)
+        self._next = 2 * seconds or self._first
         time.sleep(seconds if deadline is None else deadline.within(seconds))

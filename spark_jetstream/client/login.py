@@ -7,7 +7,7 @@ A connection is in one of four states. nats-py makes the attempts, and what it c
 | opening | `open` waits         | a login: up; a reason that is final, or no login in time: ended            |
 | up      | `Login.is_up`        | a cut, or no answer to `ping`: down                                        |
 | down    | nats-py tries on     | a login: up, and `reconnects` is one more; a reason that is final: ended   |
-| ended   | `Login.ended`        | nothing; the pool opens another connection                                 |
+| ended   | `client.is_closed`   | nothing; the pool opens another connection                                 |
 
 Final is a refusal by each server, once refusals have lasted `_REFUSED_FOR` seconds: a server that restarts, or reloads
 its configuration, refuses logins for less. Before the first login a refusal by each is final at once, unless the caller
@@ -73,11 +73,6 @@ class Login:
         """Whether requests can be sent."""
         return self._logged_in and self.client.is_connected
 
-    @property
-    def ended(self) -> bool:
-        """Whether no login will come any more."""
-        return self.client.is_closed
-
     async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool) -> None:
         """Connect within `patience` seconds, or raise why that is not possible: see `Connection.open`."""
         self._starting = starting
@@ -136,7 +131,7 @@ class Login:
         while not self.is_up:
             if self._final.done():
                 raise copy.copy(self._final.result())
-            if self.ended:
+            if self.client.is_closed:
                 raise ConnectionFailed(f"the connection to {self.options.display_servers} was closed{self._reason()}")
             if deadline.expired:
                 raise ConnectionFailed(
