@@ -103,6 +103,8 @@ def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
         connection.close()
         with pytest.raises(ConsumerLost, match="cut"):
             inbox.get(60)
+    with connection.inbox() as late, pytest.raises(ConsumerLost, match="cannot subscribe to"):
+        late.get(60)
 
 
 @forks
