@@ -9,6 +9,7 @@ position in the stream, and decides what is lost. Each of its attempts reads wit
 | `Delivered` | hands out what is in the range, and moves `next` past it |
 | `EndOfRange` | ends the range if enough messages came, its `confirm` agrees, or three consumers in a row said so |
 | `EndOfRange`, not enough of that; or not certain | asks another consumer, after a pause |
+| `Lost` | raises the error |
 
 | an attempt | `through_outages` |
 |---|---|
@@ -47,7 +48,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.streams.session import EndOfRange, Ends, Policy, PullSession
+from spark_jetstream.streams.session import EndOfRange, Ends, Lost, Policy, PullSession
 
 log = logging.getLogger(__name__)
 
@@ -317,6 +318,8 @@ class RangeReader:
         quiet = Deadline(self._policy.idle)
         while self.next < self.part.end:
             event = session.next(self._wanted(), quiet.left)
+            if isinstance(event, Lost):
+                raise event.error
             if isinstance(event, EndOfRange):
                 if event.certain:
                     self._nothing_more(connection)

@@ -3,23 +3,23 @@
 How it works. A session keeps pull requests under way on one inbox, and counts what the server may still send for them:
 messages, and bytes. It holds no position in the stream. `PullSession.next` handles one event of the wire:
 
-| event | the session | `next` returns or raises |
+| event | the session | `next` returns |
 |---|---|---|
 | the consumer's next deliveries | takes them off its count | `Delivered` |
-| deliveries with a hole before or in them | | `ConsumerLost` |
-| a heartbeat (100) | counts those in a row, up to `Policy.quiet_heartbeats` | None, at last `ConsumerLost` |
+| deliveries with a hole before or in them | | `Lost` |
+| a heartbeat (100) | counts those in a row, up to `Policy.quiet_heartbeats` | None, at last `Lost` |
 | the end of a request (404, 408, 409) | takes off what the request did not bring | None |
 | ... whose next message is too large for it | doubles the bytes of later requests | None |
-| ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `ConsumerLost` |
-| ... that does not say what it did not bring | | `ConsumerLost` |
-| 503 before the first message | sends the request again, 100 times at most | None, at last `ConsumerLost` |
-| the consumer is gone or has moved; a cut | | `ConsumerLost` |
-| silence for `Policy.silence` | asks the connection for a sign of life | `ConsumerLost` |
+| ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `Lost` |
+| ... that does not say what it did not bring | | `Lost` |
+| 503 before the first message | sends the request again, 100 times at most | None, at last `Lost` |
+| the consumer is gone or has moved; a cut | | `Lost` |
+| silence for `Policy.silence` | asks the connection for a sign of life | `Lost` |
 | silence for as long as the caller waits | | `EndOfRange` |
 | nothing is left to deliver (`Policy.ends`) | sends no more requests | `EndOfRange` |
-| any other status | | `JetStreamError` |
+| any other status | | raises `JetStreamError` |
 
-A session that returned `EndOfRange`, or raised an error, is over: its reader goes on with another consumer.
+A session that returned `EndOfRange` or `Lost` is over: its reader goes on with another consumer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 from spark_jetstream.client.connection import ASK_AGAIN, Connection
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.errors import ConsumerLost
+from spark_jetstream.errors import ConsumerLost, JetStreamError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames, Status
@@ -85,6 +85,13 @@ class EndOfRange:
     """
 
     certain: bool = True
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The consumer cannot go on; ``error`` is why, and may pass."""
+
+    error: JetStreamError
 
 
 class PullSession:
@@ -152,24 +159,29 @@ class PullSession:
             self._early.append(event)
         return None
 
-    def next(self, most: int, idle: float = math.inf) -> Delivered | EndOfRange | None:
+    def next(self, most: int, idle: float = math.inf) -> Delivered | EndOfRange | Lost | None:
         """Request what is missing (see `ask`), and return what the next event means; None: the server is alive.
 
-        Without a message for ``idle`` seconds the range ends. Raises why this consumer cannot go on.
+        Without a message for ``idle`` seconds the range ends. Raises an error that no new consumer can mend.
         """
         if not self._pending:
             return EndOfRange()
         silence = self._policy.silence
-        self.ask(most)
-        event = self._early.pop(0) if self._early else self._inbox.get(min(silence, idle))
-        if isinstance(event, Frames):
-            return self._delivered(event)
-        if event is not None:
-            return self._answered(event)
-        if idle < silence:
-            return EndOfRange()
-        self._connection.check()
-        raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+        try:
+            self.ask(most)
+            event = self._early.pop(0) if self._early else self._inbox.get(min(silence, idle))
+            if isinstance(event, Frames):
+                return self._delivered(event)
+            if event is not None:
+                return self._answered(event)
+            if idle < silence:
+                return EndOfRange()
+            self._connection.check()
+            raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+        except JetStreamError as error:
+            if not error.retriable:
+                raise
+            return Lost(error)
 
     def ask(self, most: int) -> None:
         """Keep up to two full requests under way, but never request more than ``most`` messages.

@@ -7,6 +7,7 @@ is gone.
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
@@ -20,6 +21,7 @@ import pytest
 from spark_jetstream.client import deadline
 from spark_jetstream.errors import DataLossError, OutageError
 from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import full
 from tests.support.proxy import WireProxy
@@ -32,6 +34,7 @@ from tests.support.reading import (
     collect,
     consumers,
     create,
+    delete_consumers,
     direct,
     fill,
     options,
@@ -375,3 +378,35 @@ def test_a_server_of_a_cluster_that_dies(read: Read, cluster: NatsCluster, whose
     finally:
         cluster.restart(victim)
     assert found == ALL
+
+
+# All at once
+
+
+@pytest.mark.parametrize("seed", [0, *full(1, 2, 3, 4, 5)])
+def test_any_sequence_of_faults(read: Read, server: NatsServer, proxy: WireProxy, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def spoil(frame: bytes) -> bytes:
+        if not (b"$JS.ACK" in frame or b"Nats-Last-Sequence" in frame) or chance.random() > 0.002:
+            return frame
+        return chance.choice([b"", frame * 2, b"junk\r\n" + frame])
+
+    proxy.drop(spoil)
+    faults: list[Callable[[], object]] = [
+        proxy.cut,
+        lambda: proxy.cut_after(chance.randrange(1, 20_000)),
+        lambda: delete_consumers(server.url),
+        server.restart,
+        lambda: fill(server.url, "S", 3),
+    ]
+    first = chance.randrange(1, 500)
+    subjects: tuple[str, ...] = chance.choice([(), ("S.*",), ("S.a", "S.b")])
+    part: SequenceRange = part_of(server.url, "S", first, subjects=subjects)
+    settings = replace(SETTINGS, batch=chance.choice([50, 200, 1000]), max_bytes=chance.choice([8192, 1 << 20]))
+    found: list[int] = []
+    for messages in read(proxy.url, part, settings):
+        found += messages.sequences.tolist()
+        if chance.random() < 0.15:
+            chance.choice(faults)()
+    assert found == ALL[first - 1 :]

@@ -69,6 +69,12 @@ def consumers(url: str, stream: str) -> list[str]:
     return list(api(url, f"CONSUMER.NAMES.{stream}").get("consumers") or [])
 
 
+def delete_consumers(url: str) -> None:
+    """Delete the consumers of stream S."""
+    for name in consumers(url, "S"):
+        api(url, f"CONSUMER.DELETE.S.{name}")
+
+
 def part_of(url: str, stream: str, first: int = 1, end: int | None = None, **fields: Any) -> SequenceRange:
     """A range of the stream as planning would make it now: without filters, to the end, and counted."""
     info = api(url, f"STREAM.INFO.{stream}")
