@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -133,11 +134,11 @@ class NatsCluster:
         Raises `ServerStartError` after `timeout` seconds (default: `start_timeout` of the cluster).
         """
         limit = self._start_timeout if timeout is None else timeout
-
-        def give_up() -> ServerStartError:
-            return ServerStartError(f"the cluster was not ready after {limit:g} s: {self._obstacle()}")
-
-        poll(lambda: True if self._obstacle() is None else None, limit, give_up)
+        poll(
+            lambda: self._obstacle() is None or None,
+            limit,
+            lambda: ServerStartError(f"the cluster was not ready after {limit:g} s: {self._obstacle()}"),
+        )
 
     def leader_of(self, stream: str, *, account: str | None = None, timeout: float = 30.0) -> int:
         """Return the index in `servers` of the leader of a stream, after an election if one is under way.
@@ -212,13 +213,12 @@ def _replicas(server: NatsServer) -> Iterator[tuple[_Asset, bool, int]]:
 
 def _leaderless(active: Sequence[NatsServer]) -> str | None:
     """Return the first stream or consumer that has a majority of its replicas and no leader."""
-    groups: dict[_Asset, list[tuple[bool, int]]] = {}
-    for server in active:
-        for asset, leads, size in _replicas(server):
-            groups.setdefault(asset, []).append((leads, size))
-    for (_, stream, consumer), replicas in groups.items():
-        size = replicas[0][1]
-        if len(replicas) > size // 2 and not any(leads for leads, _ in replicas):
+    replicas = [replica for server in active for replica in _replicas(server)]
+    present = Counter(asset for asset, _, _ in replicas)
+    led = {asset for asset, leads, _ in replicas if leads}
+    for asset, _, size in replicas:
+        if asset not in led and present[asset] > size // 2:
+            _, stream, consumer = asset
             return f"no leader of stream {stream}" + (f", consumer {consumer}" if consumer else "")
     return None
 
@@ -226,7 +226,6 @@ def _leaderless(active: Sequence[NatsServer]) -> str | None:
 def _page(server: NatsServer, path: str) -> dict[str, Any]:
     """Return a monitoring page, empty if the server does not answer."""
     try:
-        page: dict[str, Any] = server.monitor(path)
+        return dict(server.monitor(path))
     except (OSError, http.client.HTTPException, ValueError):
         return {}
-    return page

@@ -64,37 +64,25 @@ class PortLease:
 
     def __init__(self, port: int = 0) -> None:
         """Lease `port`, or a free one for 0. A given port that is taken raises no error here."""
-        self._socket: socket.socket | None = None
-        self.released = False
-        """Whether `release` was called."""
-        self.port: Final = self._lease(port)
-
-    def _lease(self, port: int) -> int:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             if port:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((LOOPBACK, port))
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((LOOPBACK, port))
             # Set after the bind of a free port, so that two leases cannot be given the same one.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port = self._socket.getsockname()[1]
         except OSError:
-            sock.close()
+            self.release()
             if not port:
                 raise
-            return port
-        chosen: int = sock.getsockname()[1]
-        if sys.platform == "linux":
-            self._socket = sock
-        else:
-            sock.close()
-        return chosen
+        self.port: Final = port
+        if sys.platform != "linux":
+            self.release()
 
     def release(self) -> None:
         """Give the port back. May be called again."""
-        self.released = True
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
 
 
 class DeathGuard:

@@ -20,12 +20,9 @@ from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing.process import LOOPBACK, DeathGuard, PortLease, find_server_binary, poll
 
 _LOG_FILE: Final = "server.log"
-_READY_LINE: Final = "Server is ready"
-_PORT_TAKEN: Final = "address already in use"
 _PORT_ATTEMPTS: Final = 5
 _STOP_SECONDS: Final = 10.0
 _TAIL_LINES: Final = 12
-_MONITOR_SECONDS: Final = 5.0
 
 
 class NatsServer:
@@ -44,6 +41,9 @@ class NatsServer:
 
     A server that was not closed ends with the Python process, even if that is killed. In a forked child the server
     counts as closed, and runs on for the parent. For Linux and macOS. Not thread-safe.
+
+    One class, though it has some thirty methods: each public one is a line of a table in docs/testing.md, and the
+    others are the steps of a start and of an end, which share the process, its guard, its directory and its ports.
     """
 
     def __init__(
@@ -79,17 +79,16 @@ class NatsServer:
         """
         self.name: Final = name
         self.config = config
-        self._port_wanted = port  # None for a free one, which the first start chooses
         self._store_wanted = Path(store_dir) if store_dir is not None else None
         self._jetstream = jetstream
         self._max_payload = max_payload
         self.args = tuple(args)
         self._binary = Path(binary) if binary is not None else None
         self._start_timeout = start_timeout
-        self._leases: dict[str, PortLease | None] = {"client": None}
-        """The port of each listener, None before the first start."""
-        self._leases |= {"monitor": None} if http_monitor else {}
-        self._leases |= {"websocket": None} if websocket else {}
+        more = {"monitor": http_monitor, "websocket": websocket}
+        self._listeners = {"client": port or 0, **{name: 0 for name, wanted in more.items() if wanted}}
+        """The port that each listener must have, 0 for a free one, which the first start chooses."""
+        self._leases: dict[str, PortLease] = {}  # the port of each listener, from the first start on
         self._home: Path | None = None  # the temporary directory, from the first start to `close`
         self._process: subprocess.Popen[bytes] | None = None  # from a start until its end was waited for
         self._guard: DeathGuard | None = None  # as long as there is a process
@@ -140,7 +139,7 @@ class NatsServer:
     @property
     def log(self) -> str:
         """The server's log since the first start, over restarts; empty after `close`."""
-        return self._log_text()
+        return (self._home / _LOG_FILE).read_text("utf-8", "replace") if self._home is not None else ""
 
     def monitor(self, path: str) -> Any:
         """Return the JSON of a monitoring page, such as `/jsz?streams=true`; needs `http_monitor=True`.
@@ -148,7 +147,7 @@ class NatsServer:
         Raises `OSError` or `http.client.HTTPException` when the server is down or did not answer within 5 seconds.
         """
         # http.client, because urllib would ask a proxy of the environment.
-        client = http.client.HTTPConnection(LOOPBACK, self._port("monitor"), timeout=_MONITOR_SECONDS)
+        client = http.client.HTTPConnection(LOOPBACK, self._port("monitor"), timeout=5.0)
         with contextlib.closing(client):
             client.request("GET", "/" + path.lstrip("/"))
             return json.loads(client.getresponse().read())
@@ -176,23 +175,23 @@ class NatsServer:
         if os.name != "posix":
             raise ServerStartError("NatsServer runs on Linux and macOS only")
         self._reap()
-        first = self._home is None
+        if self._home is not None:
+            self._launch()
+            return self
+        self._home = Path(tempfile.mkdtemp(prefix="spark-jetstream-"))
+        _open_servers.add(self)
         try:
-            if self._home is None:
-                self._home = Path(tempfile.mkdtemp(prefix="spark-jetstream-"))
-                _open_servers.add(self)
-            for attempts_left in reversed(range(_PORT_ATTEMPTS if first else 1)):
-                self._lease_ports()
+            for attempts_left in reversed(range(_PORT_ATTEMPTS)):
+                self._leases = {listener: PortLease(port) for listener, port in self._listeners.items()}
                 try:
                     self._launch()
                     break
                 except ServerStartError as error:
-                    if not attempts_left or _PORT_TAKEN not in str(error) or self._port_wanted is not None:
+                    if not attempts_left or "address already in use" not in str(error) or self._listeners["client"]:
                         raise
                     self._release_ports()
         except BaseException:
-            if first:
-                self.close()
+            self.close()
             raise
         return self
 
@@ -252,17 +251,12 @@ class NatsServer:
         self.close()
 
     def __repr__(self) -> str:
-        where = self.url if self._leases["client"] is not None else "not started"
+        where = self.url if self._leases else "not started"
         state = "paused" if self.paused else "up" if self.running else "down"
         return f"<NatsServer {' '.join([*([self.name] if self.name else []), where, state])}>"
 
-    def _lease_ports(self) -> None:
-        for listener, lease in self._leases.items():
-            if lease is None or lease.released:
-                self._leases[listener] = PortLease(self._port_wanted or 0 if listener == "client" else 0)
-
     def _release_ports(self) -> None:
-        for lease in filter(None, self._leases.values()):
+        for lease in self._leases.values():
             lease.release()
 
     def _command(self) -> list[str]:
@@ -272,7 +266,7 @@ class NatsServer:
         lines = [self.config or ""]
         if self._max_payload is not None:
             lines.append(f"max_payload: {self._max_payload}")
-        if "websocket" in self._leases:
+        if "websocket" in self._listeners:
             lines.append(f'websocket {{ host: "{LOOPBACK}", port: {self._port("websocket")}, no_tls: true }}')
         config = home / "server.conf"
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -282,14 +276,14 @@ class NatsServer:
             command += ["-n", self.name]
         if self._jetstream:
             command += ["-js", "-sd", str(self.store_dir)]
-        if "monitor" in self._leases:
+        if "monitor" in self._listeners:
             command += ["-m", str(self._port("monitor"))]
         return [*command, *self.args]
 
     def _launch(self) -> None:
         command, log = self._command(), self._directory() / _LOG_FILE
         log.touch()
-        self._log_start = log.stat().st_size
+        self._log_start = len(self.log)
         self._guard = DeathGuard(self._directory())
         try:
             # Errors in the configuration go to stderr, before the server opens its log.
@@ -300,18 +294,17 @@ class NatsServer:
                 )
             self._guard.watch(self._process.pid)
             self._scheme = poll(self._ready, self._start_timeout, self._failure)
-        except OSError as error:
+        except BaseException as error:
             self.kill()
-            raise ServerStartError(f"nats-server did not start: {error}") from error
-        except BaseException:
-            self.kill()
+            if isinstance(error, OSError):
+                raise ServerStartError(f"nats-server did not start: {error}") from error
             raise
 
     def _ready(self) -> str | None:
         """The scheme of the client port once the server is ready, None until then."""
         if not self.running:
             raise self._failure()
-        if _READY_LINE not in self._log_text(self._log_start):
+        if "Server is ready" not in self.log[self._log_start :]:
             return None
         for file in self._directory().glob(f"*_{self.pid}.ports"):
             with contextlib.suppress(ValueError):  # half written
@@ -321,7 +314,7 @@ class NatsServer:
     def _failure(self) -> ServerStartError:
         code = None if self._process is None else self._process.poll()
         reason = f"not ready after {self._start_timeout:g} s" if code is None else f"it ended with exit code {code}"
-        tail = [line for line in self._log_text(self._log_start).splitlines() if line.strip()][-_TAIL_LINES:]
+        tail = [line for line in self.log[self._log_start :].splitlines() if line.strip()][-_TAIL_LINES:]
         return ServerStartError("\n  ".join([f"nats-server did not start: {reason}", *tail]))
 
     def _reap(self) -> None:
@@ -343,28 +336,13 @@ class NatsServer:
             raise RuntimeError("nats-server was not started, or is closed")
         return self._home
 
-    def _log_text(self, start: int = 0) -> str:
-        if self._home is None:
-            return ""
-        with contextlib.suppress(FileNotFoundError), (self._home / _LOG_FILE).open("rb") as file:
-            file.seek(start)
-            return file.read().decode(errors="replace")
-        return ""
-
     def _port(self, listener: str) -> int:
-        if listener not in self._leases:
+        if listener not in self._listeners:
             raise RuntimeError(f"NatsServer was made without its {listener} port")
-        if (lease := self._leases[listener]) is not None:
-            return lease.port
-        if listener == "client" and self._port_wanted is not None:
-            return self._port_wanted
-        raise RuntimeError("nats-server was not started: its port is not known yet")
-
-    def _disown(self) -> None:
-        if self._guard is not None:
-            self._guard.abandon()
-        self._release_ports()
-        self._process, self._guard, self._home = None, None, None
+        port = self._leases[listener].port if self._leases else self._listeners[listener]
+        if not port:
+            raise RuntimeError("nats-server was not started: its port is not known yet")
+        return port
 
 
 _open_servers: set[NatsServer] = set()
@@ -379,7 +357,10 @@ def _disown_in_child() -> None:
     # The guard's pipe must close when the parent dies, even if a child lives on. The clean-up at the child's exit must
     # not end the parent's server.
     for server in _open_servers:
-        server._disown()
+        if server._guard is not None:
+            server._guard.abandon()
+        server._release_ports()
+        server._process, server._guard, server._home = None, None, None
     _open_servers.clear()
 
 

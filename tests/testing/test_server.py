@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -187,26 +188,21 @@ class TestOptions:
             assert "jetstream" not in server_info(server.url)
             server.wait_for_log("[DBG]")
 
-    def test_the_monitoring_page_keeps_its_port(self) -> None:
-        with NatsServer(http_monitor=True, name="watched") as server:
+    # Of aiohttp, for how nats-py calls it.
+    @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float':DeprecationWarning")
+    def test_the_monitoring_page_and_the_websocket_keep_their_ports(self) -> None:
+        with NatsServer(http_monitor=True, websocket=True, name="watched") as server:
             assert server.monitor("varz")["server_name"] == "watched"
             assert server.monitor("/healthz") == {"status": "ok"}
             assert server.monitor_url.startswith("http://127.0.0.1:")
-            url = server.monitor_url
-            assert server.restart().monitor_url == url
+            publish(server.websocket_url, 2)
+            urls = server.monitor_url, server.websocket_url
+            server.restart()
+            assert (server.monitor_url, server.websocket_url) == urls
+            assert stored(server.websocket_url) == 2
             server.stop()
             with pytest.raises(ConnectionRefusedError):
                 server.monitor("/varz")
-
-    # Of aiohttp, for how nats-py calls it.
-    @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float':DeprecationWarning")
-    def test_the_websocket_port_is_kept(self) -> None:
-        with NatsServer(websocket=True) as server:
-            publish(server.websocket_url, 2)
-            url = server.websocket_url
-            server.restart()
-            assert server.websocket_url == url
-            assert stored(url) == 2
 
     def test_tls_shows_in_the_url(self, tmp_path: Path) -> None:
         with NatsServer(config=tls_config(tmp_path)) as server:
@@ -241,18 +237,13 @@ class TestFailedStart:
     def test_another_port_is_chosen_when_the_first_is_taken_in_the_last_moment(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        chosen: list[int] = []
-
-        class Unlucky(PortLease):
-            def _lease(self, port: int) -> int:
-                chosen.append(taken if not chosen else super()._lease(port))
-                return chosen[-1]
-
         with socket.create_server((LOOPBACK, 0)) as other:
-            taken = other.getsockname()[1]
-            monkeypatch.setattr(server_module, "PortLease", Unlucky)
+            taken = SimpleNamespace(port=other.getsockname()[1], release=lambda: None)
+            free = PortLease()
+            leases = iter([taken, free])
+            monkeypatch.setattr(server_module, "PortLease", lambda port: next(leases))
             with NatsServer() as server:
-                assert server.port == chosen[1] != taken
+                assert server.port == free.port
 
     def test_a_given_port_that_is_taken_fails(self) -> None:
         with NatsServer() as server:
