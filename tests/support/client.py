@@ -105,24 +105,6 @@ class Raw:
         self.send(b"PING\r\n")
         assert self.file.readline() == b"PONG\r\n"
 
-    def echo(self, payload: bytes) -> None:
-        self.send(b"PUB a %d\r\n%s\r\n" % (len(payload), payload))
-
-    def message(self) -> bytes:
-        size = int(self.file.readline().split()[-1])
-        return self.file.read(size + 2)[:-2]
-
-    def quiet(self) -> bool:
-        """Whether nothing comes, not even the end of the connection."""
-        self.sock.settimeout(0.2)
-        try:
-            self.sock.recv(1, socket.MSG_PEEK)
-            return False
-        except TimeoutError:
-            return True
-        finally:
-            self.sock.settimeout(60)
-
     def rest(self) -> bytes:
         """All that comes until the connection ends."""
         data = b""
