@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.chaos.scenario import Fault
 
 if TYPE_CHECKING:
     from tests.chaos.world import World
-
-
-def leader_killed(world: World, fault: Fault) -> None:
-    _killed(world, world.cluster.leader_of(_suffers(world, fault)), fault)
-
-
-def meta_leader_killed(world: World, fault: Fault) -> None:
-    _killed(world, _meta_leader(world), fault)
-
-
-def leader_frozen(world: World, fault: Fault) -> None:
-    _frozen(world, world.cluster.leader_of(_suffers(world, fault)), fault)
-
-
-def meta_leader_frozen(world: World, fault: Fault) -> None:
-    _frozen(world, _meta_leader(world), fault)
 
 
 def leader_steps_down(world: World, fault: Fault) -> None:
@@ -47,19 +33,29 @@ def _suffers(world: World, fault: Fault) -> str:
     return names[fault.target % len(names)]
 
 
-def _meta_leader(world: World) -> int:
+def _leader(world: World, fault: Fault) -> int:
+    return world.cluster.leader_of(_suffers(world, fault))
+
+
+def _meta_leader(world: World, fault: Fault) -> int:
     leader = world.servers[0].monitor("/jsz")["meta_cluster"]["leader"]
     return [server.name for server in world.servers].index(leader)
 
 
-def _killed(world: World, index: int, fault: Fault) -> None:
+def _killed(find: Callable[[World, Fault], int], world: World, fault: Fault) -> None:
+    index = find(world, fault)
     world.cluster.kill(index)
     time.sleep(fault.seconds)
     world.cluster.restart(index)
 
 
-def _frozen(world: World, index: int, fault: Fault) -> None:
-    world.servers[index].pause()
+def _frozen(find: Callable[[World, Fault], int], world: World, fault: Fault) -> None:
+    server = world.servers[find(world, fault)]
+    server.pause()
     time.sleep(fault.seconds)
-    world.servers[index].resume()
+    server.resume()
     world.cluster.wait_ready()
+
+
+leader_killed, leader_frozen = partial(_killed, _leader), partial(_frozen, _leader)
+meta_leader_killed, meta_leader_frozen = partial(_killed, _meta_leader), partial(_frozen, _meta_leader)

@@ -64,9 +64,10 @@ _RESTARTS = (
     {"fetchBatch": "7"},
     {"fetchBatch": "2000", "fetchTimeout": "1s"},
     {"fetchMaxBytes": "64k"},
+    {"minPartitions": "1"},
+    {"minPartitions": "5"},
+    {"maxMessagesPerPartition": "20"},
 )
-#: The same where no message id depends on how a batch is cut into partitions.
-_CUTS = ({"minPartitions": "1"}, {"minPartitions": "5"}, {"maxMessagesPerPartition": "20"})
 _READERS = tuple({"readWith": kind} for kind in ("consumer", "direct", "auto"))
 
 #: Levels of the sink, each with the duplicate window of its stream in nanoseconds.
@@ -141,13 +142,11 @@ class Query:
 
     def changes(self) -> list[Mapping[str, str]]:
         """The changes of its options that it must survive when it starts again in the middle of a batch."""
-        of_batch = self.level in (None, "at-least-once") or (self.own_ids and self.level == "deduplicated")
         plain = self.source.of == "stream" and not self.source.held
         # What was stored with ids within the window may go on with another level that makes ids.
         other = self.level in ("at-least-once", "deduplicated") and self.source.of != "objectBucket"
         return [
             *_RESTARTS,
-            *(_CUTS if of_batch else ()),
             *(_READERS if plain else ()),
             *([{"delivery": "exactly-once"}] if other else []),
         ]

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.chaos.scenario import Fault
@@ -28,16 +29,21 @@ def configuration(limits: str = "", more: str = "") -> str:
     return f'accounts {{ APP {{ {account} }} }}\nno_auth_user: "app"\n{more}\n'
 
 
-def server_killed(world: World, fault: Fault) -> None:
-    world.server.kill()
-    time.sleep(fault.seconds)
-    world.server.start()
+def lasting(begin: Callable[[World], object], end: Callable[[World], object]) -> Callable[[World, Fault], None]:
+    """Return a fault that lasts for its seconds."""
+
+    def happen(world: World, fault: Fault) -> None:
+        begin(world)
+        try:
+            time.sleep(fault.seconds)
+        finally:
+            end(world)
+
+    return happen
 
 
-def server_frozen(world: World, fault: Fault) -> None:
-    world.server.pause()
-    time.sleep(fault.seconds)
-    world.server.resume()
+server_killed = lasting(lambda world: world.server.kill(), lambda world: world.server.start())
+server_frozen = lasting(lambda world: world.server.pause(), lambda world: world.server.resume())
 
 
 def driver_started_without_server(world: World, fault: Fault) -> None:
@@ -91,20 +97,8 @@ def storage_limited(world: World, fault: Fault) -> None:
 def streams_limited(world: World, fault: Fault) -> None:
     """The account may not have one stream more."""
     world.goes_on()
-    _limited(world, fault, f"max_streams: {world.api('INFO')['streams']}")
-
-
-def consumers_limited(world: World, fault: Fault) -> None:
-    """No stream may have more than one consumer."""
-    _limited(world, fault, "max_consumers: 1")
-
-
-def _limited(world: World, fault: Fault, limit: str) -> None:
-    _restart(world, limit)
-    try:
-        time.sleep(fault.seconds)
-    finally:
-        _restart(world)
+    limit = f"max_streams: {world.api('INFO')['streams']}"
+    lasting(lambda world: _restart(world, limit), _restart)(world, fault)
 
 
 def _restart(world: World, limit: str = "") -> None:
@@ -112,21 +106,19 @@ def _restart(world: World, limit: str = "") -> None:
     world.server.restart()
 
 
-def connections_limited(world: World, fault: Fault) -> None:
-    """The server closes all connections but one, and refuses others."""
-    _reload(world, "max_connections: 1")
-    try:
-        time.sleep(fault.seconds)
-    finally:
-        _reload(world)
+#: No stream may have more than one consumer.
+consumers_limited = lasting(lambda world: _restart(world, "max_consumers: 1"), _restart)
 
 
 def _reload(world: World, more: str = "") -> None:
     world.configuration.write_text(configuration(more=more))
-    told = world.server.log.count("Reloaded server configuration")
+    reloads = world.server.log.count("Reloaded server configuration")
     os.kill(world.server.pid, signal.SIGHUP)
-    wait_until(lambda: world.server.log.count("Reloaded server configuration") > told, "a reload")
+    wait_until(lambda: world.server.log.count("Reloaded server configuration") > reloads, "a reload")
 
+
+#: The server closes all connections but one, and refuses others.
+connections_limited = lasting(lambda world: _reload(world, "max_connections: 1"), _reload)
 
 # The wire
 
@@ -145,28 +137,14 @@ def wire_truncated(world: World, fault: Fault) -> None:
     world.wait(world.proxy.cut_after(1 + fault.target * 97, to="server").is_set, "the cut")
 
 
-def wire_stalled(world: World, fault: Fault) -> None:
-    world.proxy.stall()
-    time.sleep(fault.seconds)
-    world.proxy.unstall()
-
-
-def wire_refused(world: World, fault: Fault) -> None:
+def _refuse(world: World) -> None:
     world.proxy.refuse()
     world.proxy.cut()
-    time.sleep(fault.seconds)
-    world.proxy.accept()
 
 
-def wire_slow(world: World, fault: Fault) -> None:
-    """Each piece comes late, in both directions."""
-    world.proxy.pieces(pause=_LATE)
-    time.sleep(fault.seconds)
-    world.proxy.pieces()
-
-
-def wire_in_bytes(world: World, fault: Fault) -> None:
-    """Each byte comes alone, in both directions."""
-    world.proxy.pieces(1)
-    time.sleep(fault.seconds)
-    world.proxy.pieces()
+wire_refused = lasting(_refuse, lambda world: world.proxy.accept())
+wire_stalled = lasting(lambda world: world.proxy.stall(), lambda world: world.proxy.unstall())
+#: Each piece comes late, in both directions.
+wire_slow = lasting(lambda world: world.proxy.pieces(pause=_LATE), lambda world: world.proxy.pieces())
+#: Each byte comes alone, in both directions.
+wire_in_bytes = lasting(lambda world: world.proxy.pieces(1), lambda world: world.proxy.pieces())

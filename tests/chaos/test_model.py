@@ -43,27 +43,25 @@ def test_rows(level: str | None, bodies: str, excused: str, again: str, wrong: l
 
 
 @pytest.mark.parametrize(
-    ("errors", "level", "own_ids", "found"),
+    ("errors", "warnings", "level", "own_ids", "repeated"),
     [
-        ([], None, False, "t"),
-        ([], "at-least-once", False, "t"),
-        ([], "deduplicated", False, "at"),
-        ([], "deduplicated", True, "t"),
-        ([], "exactly-once", False, "t"),
-        ([REFUSED], "exactly-once", False, "at"),
-        ([WENT], "exactly-once", False, "t"),
+        ([], [], None, False, "t"),
+        ([], [], "at-least-once", False, "t"),
+        ([], [], "deduplicated", False, "at"),
+        ([], [], "deduplicated", True, "t"),
+        ([], [], "exactly-once", False, "t"),
+        ([REFUSED], [], "exactly-once", False, "at"),
+        ([], [f"Caused by: {REFUSED}"], "exactly-once", False, "at"),  # of a task, in the log
+        ([WENT], [], "exactly-once", False, "t"),
     ],
 )
-def test_what_a_sink_may_store_again(errors: list[str], level: str | None, own_ids: bool, found: str) -> None:
-    step = Step("x", errors=errors, again=frozenset("a"), twice=frozenset("t"))
+def test_what_a_sink_may_store_again(
+    errors: list[str], warnings: list[str], level: str | None, own_ids: bool, repeated: str
+) -> None:
+    step = Step("x", errors=errors, warnings=warnings, again=frozenset("a"), twice=frozenset("t"))
     # A refusal counts for its own step alone.
     other = Step("y", again=frozenset("b")) if level == "exactly-once" else Step("y")
-    assert repeatable([step, other], level, own_ids=own_ids) == set(found)
-
-
-def test_a_refusal_of_a_task_is_in_the_log() -> None:
-    step = Step("x", warnings=[f"Caused by: {REFUSED}"], again=frozenset("a"))
-    assert repeatable([step], "exactly-once") == {"a"}
+    assert repeatable([step, other], level, own_ids=own_ids) == set(repeated)
 
 
 @pytest.mark.parametrize(
@@ -122,20 +120,17 @@ def test_nothing_healthy_may_fail(step: Step, accepts: bool, level: str | None, 
     assert len(false_alarms(step, accepts=accepts, level=level)) == alarms
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_sentences_of_losses() -> None:
+    for line in (
         "messages 11 to 24 of stream A0 went before being read (likely purged)",
         "stream A0 was deleted and created again (at 2026-01-01T00:00:00Z) while",
         "stream A0 was deleted; failOnDataLoss is false",
         "stream A0 lost its tail: it was read up to sequence 10, and now ends at 6",
         "3 of 500 messages of stream A0, sequences 1 to 500, were removed (purged) after this read was planned",
         "cannot read stream A0 (option stream): stream not found",
-    ],
-)
-def test_sentences_of_losses(line: str) -> None:
-    assert names_loss(line, "A0")
-    assert not names_loss(line, "A")
+    ):
+        assert names_loss(line, "A0"), line
+        assert not names_loss(line, "A"), line
     assert not names_loss("reading stream A0 with consumers", "A0")
 
 

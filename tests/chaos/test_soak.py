@@ -17,13 +17,10 @@ from tests.chaos.soak import (
     SoakWorld,
     grown,
     head,
-    in_use,
-    least,
     line,
     look,
     of_process,
     on_servers,
-    restarts,
     soak,
 )
 from tests.support.publish import Publisher
@@ -36,16 +33,16 @@ def rows(value: Callable[[int, str], float]) -> list[Row]:
     return [{name: value(minute, name) for name in MEASURES} for minute in range(MINUTES)]
 
 
-def test_what_stays_within_its_bound_has_not_grown() -> None:
-    assert grown(rows(lambda minute, name: 20 + MEASURES[name].bound * (minute % 2))) == []
+VERDICTS: dict[str, Callable[[int, str], float]] = {
+    "stays within its bound": lambda minute, name: 20 + MEASURES[name].bound * (minute % 2),
+    "young, then shrinks": lambda minute, name: 0 if minute < SETTLED else 500 - minute,
+    "large for one minute": lambda minute, name: 1000 if minute == MINUTES - 2 else 20,
+}
 
 
-def test_what_is_young_or_shrinks_has_not_grown() -> None:
-    assert grown(rows(lambda minute, name: 0 if minute < SETTLED else 500 - minute)) == []
-
-
-def test_one_minute_says_nothing() -> None:
-    assert grown(rows(lambda minute, name: 1000 if minute == MINUTES - 2 else 20)) == []
+@pytest.mark.parametrize("value", VERDICTS.values(), ids=VERDICTS)
+def test_what_has_not_grown(value: Callable[[int, str], float]) -> None:
+    assert grown(rows(value)) == []
 
 
 @pytest.mark.parametrize("leak", MEASURES)
@@ -62,24 +59,6 @@ def test_what_was_not_measured_is_no_success() -> None:
     ]
     with pytest.raises(ValueError, match="10 rows are too few"):
         grown(some[: SETTLED + 2 * COMPARED - 1])
-
-
-def test_a_row_has_the_least_of_what_was_seen() -> None:
-    assert least([{"a": 3, "b": 1}, {"a": 2, "b": 4}, {"b": 5}]) == {"a": 2, "b": 1}
-
-
-def test_the_driver_is_restarted_once_and_the_others_in_turn() -> None:
-    planned = [what for what, _ in restarts(1, MINUTES)]
-    assert planned.count("driver") == 1
-    assert {planned.count(what) for what in set(planned) - {"driver"}} <= {14, 15}
-    assert list(restarts(1, MINUTES)) == list(restarts(1, MINUTES)) != list(restarts(2, MINUTES))
-
-
-def test_the_heap_in_use_is_what_the_last_full_collection_left() -> None:
-    young = "[2.1s][info][gc] GC(1) Pause Young (Allocation Failure) 300M->41M(990M) 30.1ms\n"
-    assert in_use(young) is None
-    full = "[{0}s][info][gc] GC({0}) Pause Full (System.gc()) 300M->{0}M(990M) 90.2ms\n"
-    assert in_use(full.format(60) + full.format(70) + young) == 70
 
 
 GROWING = """

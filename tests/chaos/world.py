@@ -50,6 +50,8 @@ class World:
 
     conf: Mapping[str, str] = MappingProxyType({})
     """What Spark is configured with beside what all scenarios need."""
+    server: NatsServer  # these two in a scenario with one server
+    proxy: WireProxy
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario = scenario
@@ -169,6 +171,9 @@ class World:
         self.load.finish()
         result = self.job.finish()
         wrong = [fault for query in self.scenario.queries for fault in self._wrong(query, self._rows(query, result))]
+        if not self.scenario.losing:
+            other = [name for name, texts in result.items() if texts.get("batch", texts["rows"]) != texts["rows"]]
+            wrong += [f"{name}: a batch has other rows than the query" for name in other]
         return wrong + self._left()
 
     def _gone_early(self) -> list[str]:
@@ -197,9 +202,9 @@ class World:
             wrong += [f"{query.name}{', dead letters' if dead else ''}: {fault}" for fault in found]
         return wrong
 
-    def _rows(self, query: Query, result: dict[str, Any]) -> Counter[str]:
+    def _rows(self, query: Query, result: Mapping[str, Mapping[str, list[str]]]) -> Counter[str]:
         if query.level is None:
-            return Counter(row[2] for row in result[query.name]["rows"])
+            return Counter(result[query.name]["rows"])
         return self._texts(query.target)
 
     def _texts(self, stream: str) -> Counter[str]:

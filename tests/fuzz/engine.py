@@ -85,27 +85,11 @@ class Reached:
         self._left: dict[CodeType, set[int]] = {}
 
     def __enter__(self) -> Reached:
-        if sys.version_info >= (3, 12):
-            watch = sys.monitoring
-            watch.use_tool_id(watch.COVERAGE_ID, "fuzz")
-            watch.register_callback(watch.COVERAGE_ID, watch.events.LINE, self._line)
-            watch.set_events(watch.COVERAGE_ID, watch.events.LINE)
-        else:
-            sys.settrace(self._call)
+        sys.settrace(self._call)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if sys.version_info >= (3, 12):
-            sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
-            sys.monitoring.free_tool_id(sys.monitoring.COVERAGE_ID)
-        else:
-            sys.settrace(None)
-
-    def _line(self, code: CodeType, line: int) -> Any:
-        self.lines += code.co_filename.startswith(PACKAGE)
-        if sys.version_info >= (3, 12):
-            return sys.monitoring.DISABLE
-        return None
+        sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code

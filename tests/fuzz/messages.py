@@ -30,7 +30,7 @@ from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import ApiReply, Event, Frames, Scanner, Status
 from spark_jetstream.sink.kv import is_marker
 from tests.fuzz.engine import target
-from tests.support.wire import answers, columns, frame, scanned
+from tests.support.wire import Made, answers, columns, frame, scanned
 
 DATA, ACKS, SIDS = 1, 3, (1, 2, 3)
 INBOX = "_INBOX.x"
@@ -326,8 +326,6 @@ def stored_block(data: bytes) -> None:
 @target("keys", b"$KV.B.", b"$KV..", b"\n", b"\x1e", b".")
 def keys_of_buckets(data: bytes) -> None:
     """Subjects of a bucket's messages: the keys that one after the other has."""
-    from tests.support.wire import Made  # noqa: PLC0415
-
     subjects = [subject.decode("utf-8", "replace") for subject in blocks_of(data)]
     made = Made([(subject, b"", None) for subject in subjects])
     alone = or_refused(lambda: [key_of(subject, 1) for subject in subjects])

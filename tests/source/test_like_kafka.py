@@ -34,7 +34,7 @@ KafkaSourceOffsetSuite                        source/test_offsets.py test_the_go
 KafkaSourceProviderSuite    options/test_sides.py test_every_option_of_a_source_reaches_its_field_in_any_case
 KafkaOffsetRangeLimitSuite, JsonUtilsSuite    options/test_values.py test_what_is_refused
 KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
-KafkaDataConsumerSuite, task retry            chaos/test_recovery.py test_tasks_that_are_killed
+KafkaDataConsumerSuite, task retry            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
 ConsumerStrategySuite, patterns               source/test_rows.py test_subject_filters
   invalid partitions                          source/test_planner.py test_a_stream_that_never_was
 KafkaExceptionsSuite                          test_errors.py test_every_class_pickles

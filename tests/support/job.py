@@ -10,11 +10,11 @@ A query that fails is started again, and why it failed is a line of `folder/fail
 documentation has a way on, it has the options of that (`way_on`) until it has committed a batch. So long there is a
 file `folder/<query>.mended`.
 
-Once `folder/finish` exists, or queries with `availableNow` have ended, `folder/shown` gets what Spark shows of the
-queries, and each query reads to the end without limits. `folder/result.json` then has for each query the rows of its
-sink by the sink's own log, the sequences of a batch read (not of a durable one, whose messages go, nor of a bucket),
-and the rows that each batch of the last run read. Of a Key-Value bucket the columns are revision, key and value; of an
-Object Store bucket 0, name, and the content without dots at its end.
+Once `folder/finish` exists, `folder/shown` gets what Spark shows of the
+queries, and each query reads to the end without limits. `folder/result.json` then has for each query the texts in its
+sink by the sink's own log, and those of a batch read (not of a durable query, whose messages go, nor of a bucket). Of a
+Key-Value bucket the columns are revision, key and value; of an Object Store bucket 0, name, and the content without
+dots at its end.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 _SECONDS = 0.2  # between two looks at the queries
-_COLUMNS = "sequence bigint, subject string, data binary"
-_TO_THE_END = {"availableNow": True}
 _SINK = "sink."
 _SELECT = "select"
 _TEXT = "cast(trim(trailing '.' from cast(content as string)) as binary)"
@@ -100,6 +98,10 @@ def note(folder: str, name: str, why: str) -> None:
         file.write(json.dumps([name, why]) + "\n")
 
 
+def texts(frame: DataFrame) -> list[str]:
+    return sorted(bytes(row["data"]).decode() for row in frame.select("data").collect())
+
+
 def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, Any]) -> None:
     """Run the queries, whatever happens to them, until the test has seen enough."""
     finish = Path(folder, "finish")
@@ -118,13 +120,10 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         return start(rows[name], folder, name, trigger, {**options[name], **way})
 
     queries = {name: again(name) for name in options}
-    running = set(queries)
-    while running and not finish.exists():
-        for name in sorted(running):
+    while not finish.exists():
+        for name in options:
             why = ended(queries[name], _SECONDS)
-            if why == "" and trigger == _TO_THE_END:
-                running.remove(name)
-            elif why is not None:
+            if why is not None:
                 note(folder, name, why)
                 ways[name] |= way_on(why)
                 queries[name] = again(name)
@@ -137,28 +136,21 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
             strict[name].explain(extended=True)
             query.explain(extended=True)
             shown.write(f"{strict[name]} {query.status} {[progress.json for progress in query.recentProgress]}\n")
-    for name in running:
-        queries[name].stop()
+    for query in queries.values():
+        query.stop()
     result = {}
     for name, given in options.items():
         unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
-        if name in running:
-            rows = source(spark, unlimited)
-            queries[name] = start(rows, folder, name, _TO_THE_END, unlimited)
-            while why := ended(queries[name], 600):
-                note(folder, name, why)
-                queries[name] = start(rows, folder, name, _TO_THE_END, unlimited)
+        rows = source(spark, unlimited)
+        while why := ended(start(rows, folder, name, {"availableNow": True}, unlimited), 600):
+            note(folder, name, why)
         if any(option.startswith(_SINK) for option in given):
             continue
         # Read as a table of the sink: only the files in its log count.
-        files = spark.read.schema(_COLUMNS).format("json").load(f"{folder}/rows/{name}")
-        result[name] = {
-            "rows": sorted([row["sequence"], row["subject"], bytes(row["data"]).decode()] for row in files.collect()),
-            "ran": [progress["numInputRows"] for progress in queries[name].recentProgress],
-        }
+        files = spark.read.schema("data binary").format("json").load(f"{folder}/rows/{name}")
+        result[name] = {"rows": texts(files)}
         if "stream" in given and "durable" not in given:
-            table = spark.read.format("jetstream").options(**unlimited).load()
-            result[name]["batch"] = sorted(row["sequence"] for row in table.select("sequence").collect())
+            result[name]["batch"] = texts(spark.read.format("jetstream").options(**unlimited).load())
     Path(folder, "result.json").write_text(json.dumps(result))
 
 

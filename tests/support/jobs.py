@@ -46,8 +46,8 @@ class Job:
         folder: Path,
         options: Mapping[str, Any],
         *,
-        trigger: dict[str, Any] | None = None,
-        conf: dict[str, str] | None = None,
+        trigger: dict[str, Any],
+        conf: dict[str, str],
         environment: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
@@ -61,8 +61,8 @@ class Job:
         work = {
             "folder": str(folder),
             "options": dict(options),
-            "trigger": trigger or {"availableNow": True},
-            "conf": {"spark.master": "local[2]", **BRISK, **(conf or {})},
+            "trigger": trigger,
+            "conf": {"spark.master": "local[2]", **BRISK, **conf},
         }
         (folder / "work.json").write_text(json.dumps(work))  # not on the command line: options may be secret
         with self._log.open("ab") as output:
@@ -81,10 +81,6 @@ class Job:
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode("utf-8", "replace")
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
 
     def processes(self) -> dict[int, str]:
         """The processes of the job by id, each with its command: driver, JVMs, Python workers."""
@@ -121,7 +117,7 @@ class Job:
         def seen() -> bool | None:
             if check():
                 return True
-            assert self.running, f"the job ended before {what}:\n{self.log[-4000:]}"
+            assert self._process.poll() is None, f"the job ended before {what}:\n{self.log[-4000:]}"
             return None
 
         poll(seen, timeout, lambda: TimeoutError(f"not seen within {timeout:g} s: {what}\n{self.log[-4000:]}"))
@@ -135,17 +131,6 @@ class Job:
 
         poll(gone, 20, lambda: TimeoutError(f"still there: {self.processes()}"))
         self._process.wait()
-
-    def result(self, timeout: float = 240.0) -> dict[str, Any]:
-        """Wait for the end of the job; what it found."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end within {timeout:g} s:\n{self.log[-4000:]}") from None
-        path = self.folder / "result.json"
-        assert path.exists(), self.log[-8000:]
-        result: dict[str, Any] = json.loads(path.read_text())
-        return result
 
     def planners(self) -> list[int]:
         """The Python processes that plan the queries' batches: Spark gives each source its own, while it runs."""
@@ -183,10 +168,17 @@ class Job:
         failures = [why for name, why in self.failures()[begin:] if query in (None, name)]
         return [error for why in failures for error in re.findall(r"spark_jetstream\.\S+: .*", why)]
 
-    def finish(self) -> dict[str, Any]:
-        """Let the queries read to the end; what they found."""
+    def finish(self) -> dict[str, dict[str, list[str]]]:
+        """Let the queries read to the end; the texts in the sink of each (`rows`), and of a batch read (`batch`)."""
         (self.folder / "finish").touch()
-        return self.result()
+        try:
+            self._process.wait(240.0)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job did not end within 240 s:\n{self.log[-4000:]}") from None
+        path = self.folder / "result.json"
+        assert path.exists(), self.log[-8000:]
+        result: dict[str, dict[str, list[str]]] = json.loads(path.read_text())
+        return result
 
     def __enter__(self: _Job) -> _Job:
         return self

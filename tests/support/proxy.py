@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -26,8 +26,7 @@ from tests.support.wire import frame
 _CHUNK = 65536
 _CALL_SECONDS = 60.0
 _LONGEST_LINE = 65536
-_STORED = re.compile(rb'\r\n\{"stream":"(\w+)",("domain":"\w+",)? ?"seq":')
-_OBJECTS = r"OBJ_\w+"
+_STORED = re.compile(rb'\r\n\{"stream":"OBJ_\w+",("domain":"\w+",)? ?"seq":')
 
 Hook = Callable[[bytes], bytes]
 
@@ -421,35 +420,29 @@ def answer(asked: bytes, body: bytes, head: bytes = b"") -> bytes:
     return frame(subject, sid.decode(), body, head)
 
 
-def is_ack(frame: bytes, stream: str = _OBJECTS) -> bool:
-    """Whether a frame says that a message is stored in a stream whose name matches, those of object buckets if none."""
-    stored = _STORED.search(frame[:400])
-    return stored is not None and re.fullmatch(stream, stored[1].decode()) is not None
+def is_ack(frame: bytes) -> bool:
+    """Whether a frame says that a message is stored in the stream of an Object Store bucket."""
+    return _STORED.search(frame[:400]) is not None
 
 
 class Acks:
-    """Lets so many acknowledgements of each stream pass, and loses those that follow.
+    """Lets so many acknowledgements of an Object Store bucket's stream pass, and loses those that follow.
 
-    `passing` is a number for the stream of an Object Store bucket, or numbers by stream. `lost` is set when each of the
-    streams has lost one: the task that waits for it stands still, with rows stored that it does not know of.
+    `lost` is set when one is lost: the task that waits for it stands still, with rows stored that it does not know of.
     """
 
-    def __init__(self, proxy: WireProxy, passing: int | Mapping[str, int]) -> None:
+    def __init__(self, proxy: WireProxy, passing: int) -> None:
         self.lost = threading.Event()
-        self._left = {_OBJECTS: passing} if isinstance(passing, int) else dict(passing)
+        self._left = passing
         self._proxy = proxy
         proxy.drop(self._frame)
 
     def _frame(self, frame: bytes) -> bytes:
-        for stream in self._left:
-            if is_ack(frame, stream):
-                self._left[stream] -= 1
-                if self._left[stream] >= 0:
-                    return frame
-                if all(left < 0 for left in self._left.values()):
-                    self.lost.set()
-                return b""
-        return frame
+        self._left -= is_ack(frame)
+        if self._left >= 0 or not is_ack(frame):
+            return frame
+        self.lost.set()
+        return b""
 
     def end(self) -> None:
         self._proxy.drop(None)
