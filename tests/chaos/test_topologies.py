@@ -45,9 +45,6 @@ def linked() -> Iterator[Linked]:
         yield both
 
 
-Copied = Callable[..., tuple[Stream, Stream]]
-
-
 @pytest.fixture
 def stream(linked: Linked) -> Iterator[MakeStream]:
     """A function that creates a stream at the server of a domain, with a name of its own; deleted after the test."""
@@ -68,18 +65,13 @@ def stream(linked: Linked) -> Iterator[MakeStream]:
             api(stream.url, f"STREAM.DELETE.{stream.name}")
 
 
-@pytest.fixture
-def copied(stream: MakeStream) -> Copied:
-    """A function that creates a stream with messages at the hub, and its mirror at the leaf, which has caught up."""
-
-    def create(count: int = 20) -> tuple[Stream, Stream]:
-        origin = stream("hub")
-        origin.fill(count)
-        copy = stream("leaf", mirror=mirror(origin, "hub"))
-        copy.wait_for(count)
-        return origin, copy
-
-    return create
+def copied(stream: MakeStream) -> tuple[Stream, Stream]:
+    """A stream with 20 messages at the hub, and its mirror at the leaf, which has caught up."""
+    origin = stream("hub")
+    origin.fill(20)
+    copy = stream("leaf", mirror=mirror(origin, "hub"))
+    copy.wait_for(20)
+    return origin, copy
 
 
 def reading(url: str, name: str, **options: Any) -> Iterator[Stored]:
@@ -217,84 +209,67 @@ def as_of(name: str, expected: list[Stored]) -> list[Stored]:
     return [row._replace(stream=name) for row in expected]
 
 
-class TestMirror:
-    def test_at_the_leaf(self, linked: Linked, stream: MakeStream) -> None:
-        origin = stream("hub")
-        fill(origin)
-        origin.remove(7, 8, 33)
-        expected = origin.rows()
-        first = stream("leaf", mirror=mirror(origin, "hub"))
-        second = stream("leaf", mirror=mirror(first))
-        first.wait_for(57)
-        second.wait_for(57)
-        for each in (first, second):
-            assert read(each.url, each.name) == as_of(each.name, expected)
-        query = query_of(second.url, second.name, maxMessagesPerTrigger=30)
-        first_rows = query.step()
-        assert (len(first_rows), first_rows + query.rest()) == (30, as_of(second.name, expected))
+def test_mirrors_have_the_rows_of_their_origin(stream: MakeStream) -> None:
+    origin = stream("hub")
+    fill(origin)
+    origin.remove(7, 8, 33)
+    expected = origin.rows()
+    to = {"src": f"{origin.subject}.b.*", "dest": f"{origin.subject}.c.{{{{wildcard(1)}}}}"}
+    matching = [row for row in expected if ".b." in row.subject]
+    moved = [row._replace(subject=row.subject.replace(".b.", ".c.")) for row in matching]
+    cases: list[tuple[dict[str, Any], list[Stored]]] = [
+        ({}, expected),
+        ({"filter_subject": f"{origin.subject}.b.*"}, matching),
+        ({"opt_start_seq": 31}, [row for row in expected if row.sequence >= 31]),
+        ({"subject_transforms": [to]}, moved),
+    ]
+    mirrors = [
+        (stream("leaf", mirror=mirror(origin, "hub", **fields)), rows_of_mirror) for fields, rows_of_mirror in cases
+    ]
+    second = stream("leaf", mirror=mirror(mirrors[0][0]))
+    for copy, rows_of_mirror in (*mirrors, (second, expected)):
+        copy.wait_for(len(rows_of_mirror))
+        assert read(copy.url, copy.name) == as_of(copy.name, rows_of_mirror)
+    copy = mirrors[-1][0]
+    assert read(copy.url, copy.name, subjects=f"{origin.subject}.c.x") == as_of(copy.name, moved)
+    assert read(copy.url, copy.name, subjects=f"{origin.subject}.b.x") == []
+    query = query_of(second.url, second.name, maxMessagesPerTrigger=30)
+    first_rows = query.step()
+    assert (len(first_rows), first_rows + query.rest()) == (30, as_of(second.name, expected))
 
-    def test_with_filters_and_transforms(self, linked: Linked, stream: MakeStream) -> None:
-        origin = stream("hub")
-        expected = fill(origin)
-        to = {"src": f"{origin.subject}.b.*", "dest": f"{origin.subject}.c.{{{{wildcard(1)}}}}"}
-        matching = [row for row in expected if ".b." in row.subject]
-        moved = [row._replace(subject=row.subject.replace(".b.", ".c.")) for row in matching]
-        cases: list[tuple[dict[str, Any], list[Stored]]] = [
-            ({"filter_subject": f"{origin.subject}.b.*"}, matching),
-            ({"opt_start_seq": 31}, expected[30:]),
-            ({"subject_transforms": [to]}, moved),
-        ]
-        for fields, rows_of_mirror in cases:
-            copy = stream("leaf", mirror=mirror(origin, "hub", **fields))
-            copy.wait_for(len(rows_of_mirror))
-            assert read(copy.url, copy.name) == as_of(copy.name, rows_of_mirror)
-        assert read(copy.url, copy.name, subjects=f"{origin.subject}.c.x") == as_of(copy.name, moved)
-        assert read(copy.url, copy.name, subjects=f"{origin.subject}.b.x") == []
 
-    def test_that_is_behind(self, linked: Linked, copied: Copied) -> None:
-        origin, copy = copied()
-        query = query_of(copy.url, copy.name)
-        assert [row.sequence for row in query.rest()] == list(range(1, 21))
-        linked.cut()
-        origin.fill(30)
-        assert query.step() == []
-        with pytest.raises(OptionError, match=f"begins stream {copy.name} at sequence 31, but its last message has"):
-            read(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": 31}}')
-        linked.mend()
-        copy.wait_for(50)
-        assert query.rest() == as_of(copy.name, origin.rows()[20:])
-        after = read(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": 31}}')
-        assert after == as_of(copy.name, origin.rows()[30:])
+def test_a_mirror_that_is_behind(linked: Linked, stream: MakeStream) -> None:
+    origin, copy = copied(stream)
+    query = query_of(copy.url, copy.name)
+    assert [row.sequence for row in query.rest()] == list(range(1, 21))
+    linked.cut()
+    origin.fill(30)
+    assert query.step() == []
+    with pytest.raises(OptionError, match=f"begins stream {copy.name} at sequence 31, but its last message has"):
+        read(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": 31}}')
+    linked.mend()
+    copy.wait_for(50)
+    assert query.rest() == as_of(copy.name, origin.rows()[20:])
+    after = read(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": 31}}')
+    assert after == as_of(copy.name, origin.rows()[30:])
 
-    def test_that_is_promoted(self, linked: Linked, copied: Copied) -> None:
-        origin, copy = copied()
-        query = query_of(copy.url, copy.name)
-        assert len(query.rest()) == 20
-        origin.fill(10)
-        copy.wait_for(30)
-        linked.cut()
-        promoted = {"name": copy.name, "subjects": [f"{copy.subject}.>"], "storage": "memory"}
-        api(copy.url, f"STREAM.UPDATE.{copy.name}", promoted)
-        copy.messages = dict(origin.messages)
-        copy.fill(10)
-        query.resume()
-        assert query.rest() == copy.rows()[20:]
-        linked.mend()
-        origin.fill(5)
-        assert query.step() == []
 
-    def test_in_place_of_its_origin(self, linked: Linked, copied: Copied) -> None:
-        origin, copy = copied(30)
-        query = query_of(origin.url, origin.name, maxMessagesPerTrigger=20)
-        assert len(query.step()) == 20
-        assert query.end is not None
-        at = query.end["streams"][origin.name]["next"]
-        # Another name is another stream, and so another query.
-        query.resume(servers=copy.url, stream=copy.name)
-        with pytest.raises(OptionError, match="the checkpoint is of another query"):
-            query.rest()
-        moved = query_of(copy.url, copy.name, startingOffsets=f'{{"{copy.name}": {at}}}')
-        assert moved.rest() == as_of(copy.name, origin.rows()[20:])
+def test_a_mirror_that_is_promoted(linked: Linked, stream: MakeStream) -> None:
+    origin, copy = copied(stream)
+    query = query_of(copy.url, copy.name)
+    assert len(query.rest()) == 20
+    origin.fill(10)
+    copy.wait_for(30)
+    linked.cut()
+    promoted = {"name": copy.name, "subjects": [f"{copy.subject}.>"], "storage": "memory"}
+    api(copy.url, f"STREAM.UPDATE.{copy.name}", promoted)
+    copy.messages = dict(origin.messages)
+    copy.fill(10)
+    query.resume()
+    assert query.rest() == copy.rows()[20:]
+    linked.mend()
+    origin.fill(5)
+    assert query.step() == []
 
 
 # Direct Get, which mirrors answer for their origins
