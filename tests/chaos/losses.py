@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ from tests.support.sinking import stored
 _DELETED = 5  # single messages
 _BATCHES = 3  # that a checkpoint has when it is rolled back
 _SECOND = 10**9  # nanoseconds
-#: Ends the run: what happened after the last fault.
-_END = "the end"
 
 
 @dataclass(frozen=True)
@@ -39,33 +37,21 @@ class Position:
     created: str
 
 
-@dataclass
-class Seen:
-    """What a step did to a query so far, and where its errors begin."""
-
-    failures: int
-    losses: list[Loss]
-    again: set[str] = field(default_factory=set)
-    twice: set[str] = field(default_factory=set)
-    damaged: bool = False
-
-
 class LosingWorld(World):
     """A world in which each fault is judged by itself: the next one comes when all queries have seen its effects."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         super().__init__(scenario, folder)
         self._steps: dict[str, list[Step]] = {query.name: [] for query in scenario.queries}
-        self._seen: dict[str, Seen] = {}
         self._vanished: dict[str, Counter[str]] = {query.name: Counter() for query in scenario.queries}
 
     def run(self, fault: Fault) -> None:
         if not self.applied:
             self._settle()
-        self._begin()
+        self._begin(fault.name)
         super().run(replace(fault, settled=False))
         self._settle()
-        self._finish(fault.name)
+        self._finish()
 
     def happen(self, fault: Fault) -> None:
         getattr(self, fault.name)(fault)
@@ -108,30 +94,29 @@ class LosingWorld(World):
             streams = {name: self._stream(name) for name in self.inputs}
             self.job.wait(settled, "the end of the streams", LONGEST_RECOVERY)
 
-    def _begin(self) -> None:
-        failures = len(self.job.failures())
-        self._seen = {
-            query.name: Seen(failures, [Loss(name) for name in query.streams]) for query in self.scenario.queries
-        }
-        self._logged = (self._folder / "log").stat().st_size
+    def _begin(self, name: str) -> None:
+        for query in self.scenario.queries:
+            self._steps[query.name].append(Step(name, [Loss(stream) for stream in query.streams]))
+        self._failures, self._logged = len(self.job.failures()), (self._folder / "log").stat().st_size
 
-    def _finish(self, name: str) -> None:
+    def _step(self, query: Query) -> Step:
+        """What is known so far of what the step that has begun did to a query."""
+        return self._steps[query.name][-1]
+
+    def _finish(self) -> None:
         with (self._folder / "log").open("rb") as file:
             file.seek(self._logged)
             lines = file.read().decode("utf-8", "replace").splitlines()
-        for query, seen in self._seen.items():
-            errors = self.job.errors(query, seen.failures)
-            again, twice = frozenset(seen.again), frozenset(seen.twice)
-            step = Step(name, seen.losses, errors, lines, again, twice, seen.damaged)
-            self._steps[query].append(step)
+        for query in self.scenario.queries:
+            self._step(query).errors, self._step(query).warnings = self.job.errors(query.name, self._failures), lines
 
     def violations(self) -> list[str]:
-        self._begin()
+        self._begin("the end")
         return super().violations()
 
     def _wrong(self, query: Query, rows: Counter[str]) -> list[str]:
         if query.name == self.scenario.queries[0].name:
-            self._finish(_END)
+            self._finish()
         steps = self._steps[query.name]
         rows = rows + self._vanished[query.name]
         kept, sent = read_by(query, self.load.stored), read_by(query, self.load.sent)
@@ -212,9 +197,9 @@ class LosingWorld(World):
             counted = query.kind != "direct"
             loud = {body for body, at in gone.items() if at < first and (counted or at >= planned.next)}
         may = anew or past_end or bool(unread)
-        self._seen[query.name].losses.append(Loss(name, frozenset(gone), frozenset(loud), anew or past_end, may))
+        self._step(query).losses.append(Loss(name, frozenset(gone), frozenset(loud), anew or past_end, may))
         if may:
-            self._seen[query.name].again |= set(after)
+            self._step(query).again |= set(after)
         # Sequences that the stream gives to other messages name these no more.
         for body in [body for body, at in sequences.items() if anew or body in unread or at > last]:
             del sequences[body]
@@ -346,7 +331,7 @@ class LosingWorld(World):
             lost = rows - Counter(data.decode() for data in stored(self.ask_url, query.target))
             self._vanished[query.name] += lost
             if lost:
-                self._seen[query.name].twice |= {
+                self._step(query).twice |= {
                     body
                     for name, position in self._position(query, "commits").items()
                     for body, sequence in self.load.sequences[name].items()
@@ -364,18 +349,16 @@ class LosingWorld(World):
         self.start_job()
 
     def target_purged(self, fault: Fault) -> None:
-        """The stream that a query writes to, in the middle of a batch."""
-        for query in self.scenario.queries:
-            if query.level is not None:
-                with self._stopped(), self._lessened(query):
-                    self.api(f"STREAM.PURGE.{query.target}")
+        """The stream that the last query writes to, in the middle of a batch."""
+        query = self.scenario.queries[-1]
+        with self._stopped(), self._lessened(query):
+            self.api(f"STREAM.PURGE.{query.target}")
 
     def target_recreated(self, fault: Fault) -> None:
-        """The stream that a query writes to, in the middle of a batch."""
-        for query in self.scenario.queries:
-            if query.level is not None:
-                with self._stopped(), self._lessened(query):
-                    self._recreate(query.target, 0.0)
+        """The stream that the last query writes to, in the middle of a batch."""
+        query = self.scenario.queries[-1]
+        with self._stopped(), self._lessened(query):
+            self._recreate(query.target, 0.0)
 
     # What a query knows
 
@@ -399,7 +382,7 @@ class LosingWorld(World):
             _forget(self.job.checkpoint / query.name / folder, keep)
         if query.level is None:
             _forget(self.job.folder / "rows" / query.name / "_spark_metadata", last)
-        seen = self._seen[query.name]
+        step = self._step(query)
         for name in query.streams:
             first, present = self._stream(name)["state"]["first_seq"], self._present(name)
             if query.source.config.get("retention") == "interest":
@@ -411,9 +394,9 @@ class LosingWorld(World):
             gone = {body for body in after if after[body] not in present and query.reads(self.load.stored[name][body])}
             # A query with a consumer of its own has acknowledged what it read, and the stream may have removed that.
             loud = {body for body in gone if after[body] < first}
-            seen.losses.append(Loss(name, frozenset(gone), frozenset(loud), may=bool(gone)))
+            step.losses.append(Loss(name, frozenset(gone), frozenset(loud), may=bool(gone)))
             begin = at.next if gone else fixed[name].next
-            seen.again |= {body for body, sequence in after.items() if begin <= sequence < until[name].next}
+            step.again |= {body for body, sequence in after.items() if begin <= sequence < until[name].next}
 
     def offsets_gone(self, fault: Fault) -> None:
         """The newest plan of a query, whose batch is not committed."""
@@ -441,7 +424,7 @@ class LosingWorld(World):
             self._roll_back(query, newest - 1, planned=False)
             if damage is not None:
                 path.write_text(damage(text))
-                self._seen[query.name].damaged = True
+                self._step(query).damaged = True
         if damage is not None:
             failures = len(self.job.failures())
             self.job.wait(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 _SHOWN = 5
 
@@ -74,7 +75,7 @@ class Loss:
     may: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
     """One fault as one query saw it, until the query had read everything that was there when the fault was over.
 
@@ -85,11 +86,11 @@ class Step:
     """
 
     fault: str
-    losses: Sequence[Loss] = ()
+    losses: list[Loss] = field(default_factory=list)
     errors: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    again: frozenset[str] = _NONE
-    twice: frozenset[str] = _NONE
+    again: AbstractSet[str] = _NONE
+    twice: AbstractSet[str] = _NONE
     damaged: bool = False
 
     @property

@@ -7,7 +7,6 @@ import datetime
 import json
 import os
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +15,9 @@ import nats
 import pytest
 import trustme
 from nats.js.client import JetStreamContext
-from nats.js.errors import NoStreamResponseError
 
 from spark_jetstream.testing.process import LOOPBACK
+from tests.support.publish import Publisher
 
 T = TypeVar("T")
 
@@ -36,35 +35,14 @@ def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: A
     return asyncio.run(run())
 
 
-def publish(url: str, count: int, stream: str = "S", replicas: int = 1) -> None:
-    """Publish `count` messages, each acknowledged, into a stream that is made if need be."""
-
-    async def work(js: JetStreamContext) -> None:
-        await js.add_stream(name=stream, subjects=[stream.lower()], num_replicas=replicas)
-        deadline, number = time.monotonic() + 60, 0
-        while number < count:
-            try:
-                await js.publish(stream.lower(), str(number).encode())
-                number += 1
-            except NoStreamResponseError:
-                # In a cluster the other servers hear of a new leader's subscription a moment later.
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.02)
-
-    ask(url, work)
-
-
 def stored(url: str, stream: str = "S") -> int:
     return ask(url, lambda js: js.stream_info(stream)).state.messages
 
 
-def server_info(url: str, **options: Any) -> dict[str, Any]:
-
-    async def work(js: JetStreamContext) -> dict[str, Any]:
-        info: dict[str, Any] = js._nc._server_info
-        return info
-
-    return ask(url, work, **options)
+def server_info(url: str) -> dict[str, Any]:
+    """What the server says of itself to a client that connects."""
+    with Publisher(url) as publisher:
+        return publisher.info
 
 
 def tls_config(

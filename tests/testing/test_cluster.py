@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing import NatsCluster
-from tests.support.client import ask, publish, server_info, stored
+from tests.support.client import ask, server_info, stored
+from tests.support.reading import create, fill
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NatsCluster]:
     with NatsCluster() as running:
         yield running
+
+
+def publish(cluster: NatsCluster, stream: str, count: int = 20, **config: Any) -> None:
+    """Store messages in a stream, which is made if need be."""
+    create(next(server.url for server in cluster.servers if server.running), stream, storage="file", **config)
+    cluster.wait_ready()
+    fill(cluster.urls[cluster.leader_of(stream)], stream, count)
 
 
 class TestCluster:
@@ -30,13 +39,12 @@ class TestCluster:
 
     @pytest.mark.full
     def test_a_stream_of_three_replicas_survives_its_leader(self, cluster: NatsCluster) -> None:
-        publish(cluster.url, 20, stream="R3", replicas=3)
+        publish(cluster, "R3", num_replicas=3)
         crashed = cluster.leader_of("R3")
         cluster.kill(crashed)
         assert cluster.leader_of("R3") != crashed
         cluster.wait_ready()
-        others = ",".join(server.url for server in cluster.servers if server.running)
-        publish(others, 20, stream="R3", replicas=3)
+        publish(cluster, "R3", num_replicas=3)
         url = cluster.servers[crashed].url
         assert cluster.restart(crashed).url == url
         assert stored(url, "R3") == 40
@@ -48,7 +56,7 @@ class TestCluster:
         assert ask(url, replicas) == [True, True]
 
     def test_leader_of_counts_accounts_apart(self, cluster: NatsCluster) -> None:
-        publish(cluster.url, 1, stream="ONE")
+        publish(cluster, "ONE", 1)
         assert cluster.leader_of("ONE") == cluster.leader_of("ONE", account="$G")
         with pytest.raises(TimeoutError, match="no server leads a stream ONE after 0"):
             cluster.leader_of("ONE", account="OTHER", timeout=0.05)
@@ -66,7 +74,7 @@ class TestCluster:
     @pytest.mark.full
     def test_a_cluster_that_was_killed_starts_again_with_its_messages(self, tmp_path: Path) -> None:
         with NatsCluster(name="again", store_dir=tmp_path, max_payload=4096) as cluster:
-            publish(cluster.url, 3, replicas=3)
+            publish(cluster, "S", 3, num_replicas=3)
             urls = cluster.urls
             for index, server in enumerate(cluster.servers):
                 cluster.kill(index)
@@ -75,7 +83,7 @@ class TestCluster:
             cluster.start()
             assert cluster.urls == urls
             assert stored(cluster.url) == 3
-            assert server_info(cluster.url)["max_payload"] == 4096
+            assert server_info(cluster.urls[0])["max_payload"] == 4096
         assert sorted(path.name for path in tmp_path.iterdir()) == ["again-0", "again-1", "again-2"]
 
     def test_one_server_is_no_cluster(self) -> None:

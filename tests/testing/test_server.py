@@ -20,9 +20,15 @@ from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing import NatsServer, process
 from spark_jetstream.testing import server as server_module
 from spark_jetstream.testing.process import LOOPBACK, PortLease, find_server_binary
-from tests.support.client import Raw, ask, publish, server_info, stored, tls_config
+from tests.support.client import Raw, ask, server_info, stored, tls_config
 from tests.support.jobs import ROOT, run_python, write_program
-from tests.support.reading import wait_until
+from tests.support.reading import create, fill, wait_until
+
+
+def publish(url: str, count: int, stream: str = "S") -> None:
+    """Make a stream with so many messages on disk."""
+    create(url, stream, storage="file")
+    fill(url, stream, count)
 
 
 def ended(pid: int) -> bool:
@@ -195,7 +201,7 @@ class TestOptions:
             assert server.monitor("varz")["server_name"] == "watched"
             assert server.monitor("/healthz") == {"status": "ok"}
             assert server.monitor_url.startswith("http://127.0.0.1:")
-            publish(server.websocket_url, 2)
+            publish(server.url, 2)
             urls = server.monitor_url, server.websocket_url
             server.restart()
             assert (server.monitor_url, server.websocket_url) == urls
@@ -208,7 +214,7 @@ class TestOptions:
         with NatsServer(config=tls_config(tmp_path)) as server:
             context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
             assert server.url == f"tls://127.0.0.1:{server.port}"
-            assert server_info(server.url, tls=context)["tls_required"] is True
+            assert ask(server.url, lambda js: js.account_info(), tls=context).api.errors == 0
 
 
 class TestFailedStart:
