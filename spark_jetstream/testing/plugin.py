@@ -1,10 +1,5 @@
 """The pytest plugin: real nats-servers as fixtures.
 
-One for all tests:
-
-    def test_orders_arrive(spark, nats_server):
-        source = spark.read.format("jetstream").option("servers", nats_server.url)
-
 All tests of a session share `nats_server` and `nats_cluster`: each test must choose its own names of streams, and take
 a server from `nats_server_factory` if it stops the server. To start the shared servers with options, override the
 fixture that holds them:

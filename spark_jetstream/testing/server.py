@@ -200,11 +200,9 @@ class NatsServer:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other one
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-        self._reap()
+        self.kill()
 
     def kill(self) -> None:
         """End the server like a crash (SIGKILL). It keeps its ports and store for `start`."""

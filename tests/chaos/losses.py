@@ -12,11 +12,12 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spark_jetstream.client.pool import close_all
+from spark_jetstream.source.offsets import Offset, StreamPosition
 from tests.chaos.model import Loss, Step, false_alarms, repeatable, unreported, violations
 from tests.chaos.scenario import Fault, Query, Scenario
 from tests.chaos.world import LONGEST_RECOVERY, World, client_names, read_by
@@ -27,14 +28,6 @@ from tests.support.sinking import stored
 _DELETED = 5  # single messages
 _BATCHES = 3  # that a checkpoint has when it is rolled back
 _SECOND = 10**9  # nanoseconds
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a query has read a stream: the next sequence, of the stream that was created then."""
-
-    next: int
-    created: str
 
 
 class LosingWorld(World):
@@ -138,13 +131,12 @@ class LosingWorld(World):
         state = self.api(f"STREAM.INFO.{name}", {"deleted_details": True})["state"]
         return set(range(max(1, state["first_seq"]), state["last_seq"] + 1)) - set(state.get("deleted") or ())
 
-    def _position(self, query: Query, log: str, batch: int | None = None) -> dict[str, Position]:
+    def _position(self, query: Query, log: str, batch: int | None = None) -> Mapping[str, StreamPosition]:
         """How far a query has read its streams by the newest batch (or this one) of ``offsets`` or ``commits``."""
         folder = self.job.checkpoint / query.name / "offsets"
         number = self.job.latest(f"{query.name}/{log}") if batch is None else batch
         with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged by a fault
-            streams = json.loads((folder / str(number)).read_text().splitlines()[-1])["streams"]
-            return {name: Position(at["next"], at["created"]) for name, at in streams.items()}
+            return Offset.from_json(json.loads((folder / str(number)).read_text().splitlines()[-1])).streams
         return {}
 
     def _chosen(self, fault: Fault) -> tuple[Query, str]:
@@ -175,7 +167,7 @@ class LosingWorld(World):
             for query, name in readers:
                 self._note(query, name, committed[name], ends[name])
 
-    def _note(self, query: Query, name: str, committed: Position, before: Mapping[str, Any]) -> None:
+    def _note(self, query: Query, name: str, committed: StreamPosition, before: Mapping[str, Any]) -> None:
         """Note what went from a stream, which the query had read up to `committed`."""
         now, present = self._stream(name), self._present(name)
         first, last = now["state"]["first_seq"], now["state"]["last_seq"]

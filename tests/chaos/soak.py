@@ -34,6 +34,7 @@ from tests.support.reading import api, consumers
 EVERY = 60.0  # seconds from one restart to the next
 SETTLED = 5  # rows before those that the end is compared with
 COMPARED = 3  # rows whose medians are compared
+FEWEST = SETTLED + 2 * COMPARED
 _LOOK = 3.0  # seconds between two looks at the measures
 _DOWN = 3.0  # seconds that a server is down
 _LONGEST = 180.0  # seconds until a killed planner is replaced
@@ -166,25 +167,20 @@ def least(looks: Sequence[Row]) -> Row:
 def grown(rows: Sequence[Row]) -> list[str]:
     """Return what is larger at the end than it was when all had settled by more than its bound, in words.
 
-    Raises ValueError if there are too few rows to tell.
+    There must be `FEWEST` rows.
     """
-    if len(rows) < SETTLED + 2 * COMPARED:
-        raise ValueError(f"{len(rows)} rows are too few: {SETTLED} to settle, and twice {COMPARED} to compare")
+    assert len(rows) >= FEWEST
     wrong = []
     for name, measure in MEASURES.items():
-        before, after = (_median(some, name) for some in (rows[SETTLED:][:COMPARED], rows[-COMPARED:]))
-        if before is None or after is None:
+        compared = (rows[SETTLED:][:COMPARED], rows[-COMPARED:])
+        before, after = ([row[name] for row in some if name in row] for some in compared)
+        if not before or not after:
             wrong.append(f"{measure.of}: not measured")
-        elif after > before + measure.bound:
+        elif (end := statistics.median(after)) > (begin := statistics.median(before)) + measure.bound:
             wrong.append(
-                f"{measure.of}: {before:g} before and {after:g} at the end, which is more than {measure.bound:g} more"
+                f"{measure.of}: {begin:g} before and {end:g} at the end, which is more than {measure.bound:g} more"
             )
     return wrong
-
-
-def _median(rows: Sequence[Row], name: str) -> float | None:
-    found = [row[name] for row in rows if name in row]
-    return statistics.median(found) if found else None
 
 
 # Running
@@ -244,26 +240,18 @@ def soak(world: SoakWorld, rounds: int, *, every: float = EVERY) -> Iterator[tup
         yield what, least(looks)
 
 
-def line(number: object, what: str, row: Row) -> str:
-    """A row of the table."""
-    return _cells(f"{number!s:>4} {what:<8}", {name: f"{value:.0f}" for name, value in row.items()})
-
-
-def head() -> str:
-    """The first line of the table."""
-    return _cells(" row restart ", {name: name for name in MEASURES})
-
-
-def _cells(begin: str, cells: Mapping[str, str]) -> str:
-    return begin + "".join(f"{cells.get(name, '-'):>{max(len(name), 4) + 1}}" for name in MEASURES)
+def line(number: object, restart: str, cells: Mapping[str, str]) -> str:
+    """A line of the table; a measure that was not taken is a dash."""
+    columns = (f"{cells.get(name, '-'):>{max(len(name), 4) + 1}}" for name in MEASURES)
+    return f"{number!s:>4} {restart:<8}" + "".join(columns)
 
 
 def main() -> None:
     seconds, seed = float(os.environ.get("SOAK_SECONDS", "3600")), int(os.environ.get("SOAK_SEED", "1"))
-    rounds, fewest = int(seconds // EVERY), SETTLED + 2 * COMPARED
-    if rounds < fewest:
+    rounds = int(seconds // EVERY)
+    if rounds < FEWEST:
         raise SystemExit(
-            f"SOAK_SECONDS is {seconds:g}, and must be at least {fewest * EVERY:g}: nothing can be compared"
+            f"SOAK_SECONDS is {seconds:g}, and must be at least {FEWEST * EVERY:g}: nothing can be compared"
         )
     table = Path(sys.argv[1])
     table.parent.mkdir(parents=True, exist_ok=True)
@@ -274,12 +262,12 @@ def main() -> None:
             print(text, flush=True)
             print(text, file=file, flush=True)
 
-        say(f"seed {seed}: {rounds} minutes\n\n{head()}")
+        say(f"seed {seed}: {rounds} minutes\n\n{line('row', 'restart', {name: name for name in MEASURES})}")
         world, rows = SoakWorld(seed, Path(folder, "job")), []
         with world:
             for what, row in soak(world, rounds):
                 rows.append(row)
-                say(line(len(rows), what, row))
+                say(line(len(rows), what, {name: f"{value:.0f}" for name, value in row.items()}))
             say("")
             for name, measure in MEASURES.items():
                 say(f"{name:<9} {measure.of}; may grow by {measure.bound:g}")

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from spark_jetstream.options import SinkOptions, SourceOptions
-from tests.chaos.load import portion_of
 from tests.chaos.losses import LosingWorld
-from tests.chaos.model import last_of_each, unjustified
+from tests.chaos.model import unjustified
 from tests.chaos.scenario import FAULTS, LEVELS, SOURCES, Fault, Query, Scenario
 from tests.chaos.world import World, function_of
 from tests.support.project import ROOT
@@ -98,16 +97,6 @@ def test_a_query_may_fail_of_a_full_disk_and_of_nothing_else() -> None:
     assert unjustified([held], {"server_killed"}) == [held]
     assert unjustified([full, "OutageError: gone"], {"server_killed"}) == [full, "OutageError: gone"]
     assert unjustified(["OutageError: gone"], {"disk_full"}) == ["OutageError: gone"]
-
-
-def test_load_of_buckets_keeps_every_revision_and_replaces_objects() -> None:
-    revisions = [portion_of("KV_A0", number).subjects for number in range(1, 100)]
-    subjects = [subject for portion in revisions for subject in portion.values()]
-    assert max(map(subjects.count, set(subjects))) <= 64
-    objects = {text: name for number in range(1, 30) for text, name in portion_of("OBJ_A0", number).subjects.items()}
-    last = last_of_each(objects)
-    assert len(last) == len(set(objects.values())) < len(objects)
-    assert {"OBJ_A0 9 0", "OBJ_A0 19 4", "OBJ_A0 29 2"} < last.keys()
 
 
 @pytest.mark.full

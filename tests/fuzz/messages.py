@@ -107,11 +107,11 @@ class _Recorder:
     """Stands in for nats-py's client: writes down what its parser understood."""
 
     def __init__(self) -> None:
-        self.messages: list[tuple[int, bytes, bytes, bytes, bytes]] = []
+        self.messages: list[tuple[int, bytes, str, bytes, bytes]] = []
         self.lines: list[str] = []
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, header: bytes | None) -> None:
-        self.messages.append((sid, bytes(subject), bytes(reply or b""), header or b"", data))
+        self.messages.append((sid, bytes(subject), bytes(reply or b"").decode("utf-8", "replace"), header or b"", data))
 
     async def _process_ping(self) -> None:
         self.lines.append("PING")
@@ -145,7 +145,7 @@ def _read_by_both(data: bytes) -> None:
     def deliver(event: Frames | Status | ApiReply) -> None:
         assert isinstance(event, Frames)
         for index, (subject, head, payload, _) in enumerate(answers(event)):
-            ours.messages.append((event.sid, subject, _reply(event, index), head, payload))
+            ours.messages.append((event.sid, subject, event.reply_subject(index), head, payload))
 
     inner, alone = Parser(ours), Parser(theirs)
     if not _driven(BulkParser(inner, scanner, deliver, InfoCheck(), lambda error: None).parse(data)):
@@ -156,12 +156,6 @@ def _read_by_both(data: bytes) -> None:
         # Ours waits for a payload where nats-py's takes a line end for a blank in a control line.
         assert ours.messages == theirs.messages[: len(ours.messages) if scanner._tail else None]
         assert ours.lines == theirs.lines[: len(ours.lines) if scanner._tail else None]
-
-
-def _reply(frames: Frames, index: int) -> bytes:
-    space, dots = int(frames.reply[index]), int(frames.reply_dots[index])
-    first, last = frames.separators[space] + 1, frames.separators[space + dots + 1]
-    return bytes(frames.lines[first:last]) if dots >= 0 else b""
 
 
 def _scan(data: bytes) -> None:

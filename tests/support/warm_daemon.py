@@ -6,20 +6,12 @@ Named by `spark.python.daemon.module`.
 
 from __future__ import annotations
 
-import pyspark.sql.worker.plan_data_source_read
-import pyspark.sql.worker.write_into_data_source
+import pyspark.sql.worker.plan_data_source_read  # each import is for the workers
+import pyspark.sql.worker.write_into_data_source  # noqa: F401
 from pyspark import daemon
 
 import spark_jetstream.sink.writer
-import spark_jetstream.source.reader
-
-#: What must not look unused.
-IMPORTED = (
-    pyspark.sql.worker.plan_data_source_read,
-    pyspark.sql.worker.write_into_data_source,
-    spark_jetstream.sink.writer,
-    spark_jetstream.source.reader,
-)
+import spark_jetstream.source.reader  # noqa: F401
 
 if __name__ == "__main__":
     daemon.manager()
