@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.scenario import Fault, Query, Scenario
-from tests.chaos.world import World
+from tests.chaos.world import LEDGER, World
 from tests.support.jobs import kill
 from tests.support.reading import api, consumers
 
@@ -40,7 +40,6 @@ _DOWN = 3.0  # seconds that a server is down
 _LONGEST = 180.0  # seconds until a killed planner is replaced
 _HEAP = 1024  # MiB
 _COMING_AND_GOING = "block-manager-"  # how the names of such threads begin
-_LEDGER = "KV_spark_jetstream_ledger"
 
 #: All of the heap is resident from the start: what the JVM has beside it is what Spark and the connector need, and not
 #: when the collector thinks that it must run. A full collection says what of the heap is in use. Spark keeps no more of
@@ -131,7 +130,7 @@ def on_servers(world: World) -> dict[str, float]:
     streams = api(url, "STREAM.NAMES").get("streams") or []
     connections = [each for server in world.servers for each in server.monitor("/connz")["connections"]]
     clients = [each for each in connections if each.get("name")]
-    ledger = {"ledger": api(url, f"STREAM.INFO.{_LEDGER}")["state"]["messages"]} if _LEDGER in streams else {}
+    ledger = {"ledger": api(url, f"STREAM.INFO.{LEDGER}")["state"]["messages"]} if LEDGER in streams else {}
     return {
         "cons": sum(len(consumers(url, name)) for name in streams),
         "conns": len(clients),

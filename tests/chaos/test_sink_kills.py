@@ -17,17 +17,13 @@ import pytest
 from spark_jetstream.errors import DeliveryError
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
+from tests.chaos.scenario import LEVELS
 from tests.support import write_job
 from tests.support.client import full
 from tests.support.publish import Publisher
 from tests.support.reading import create
 from tests.support.sinking import Sink, forget, stored
 from tests.support.write_job import COUNT, run_apart, values
-
-SECOND = 1_000_000_000  # nanoseconds, as JetStream counts
-HOUR = 3600 * SECOND  # on a busy machine a test may well outlast the default of two minutes
-#: How long a stream remembers message ids, for each level.
-WINDOWS = {"at-least-once": HOUR, "deduplicated": HOUR, "exactly-once": SECOND}
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -49,21 +45,14 @@ def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
     assert found.keys() == set(expected)
 
 
-def passed_window(url: str, stream: str) -> None:
-    """Let the duplicate window of a stream pass."""
-    with Publisher(url) as publisher:
-        forget(publisher, stream)
-
-
 class Target:
     """A stream of a test's own, and the options to write to it: one row after the other, nearly."""
 
     def __init__(self, server: NatsServer, delivery: str, window: int | None = None) -> None:
         self.url = server.url
-        self.delivery = delivery
         self.stream = f"K{next(_numbers)}"
         self.write = f"write{self.stream}"
-        create(self.url, self.stream, storage="file", duplicate_window=window or WINDOWS[delivery])
+        create(self.url, self.stream, storage="file", duplicate_window=window or LEVELS[delivery])
         self.options = {
             "servers": server.url,
             "stream": self.stream,
@@ -81,7 +70,7 @@ _numbers = iter(range(1, 1000))
 
 
 @pytest.mark.parametrize("delivery", [*full("at-least-once", "deduplicated"), "exactly-once"])
-def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str) -> None:
+def test_a_task_killed_at_every_step(nats_server: NatsServer, publisher: Publisher, delivery: str) -> None:
     target = Target(nats_server, delivery)
     moments = json.loads(run_apart(options=target.options, write_name=target.write))
     steps = COUNT // 10
@@ -91,7 +80,7 @@ def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str) -> 
         # Taken, noted where the stream stands, done.
         entries = [re.sub(r" .*ledger\..*", "", moment) for moment in moments if "$KV." in moment]
         assert entries == ["before", "after"] * 3
-        passed_window(target.url, target.stream)
+        forget(publisher, target.stream)
     partitions = range(1, len(moments) + 2)
     # All at once: each that takes over waits until it may.
     with ThreadPoolExecutor(len(partitions)) as pool:
@@ -100,11 +89,11 @@ def test_a_task_killed_at_every_step(nats_server: NatsServer, delivery: str) -> 
     check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
 
 
-def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer) -> None:
+def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer, publisher: Publisher) -> None:
     # Where it has, ids alone do not help: what exactly-once is for.
-    target = Target(nats_server, "deduplicated", SECOND)
+    target = Target(nats_server, "deduplicated", LEVELS["exactly-once"])
     target.attempt(1)
-    passed_window(target.url, target.stream)
+    forget(publisher, target.stream)
     target.attempt(1)
     assert rows(target.url, target.stream) == Counter(values(1) * 2)
 

@@ -25,7 +25,7 @@ from tests.support.sinking import stored
 
 #: Seconds in which every query must go on after a fault.
 LONGEST_RECOVERY = 600.0
-_LEDGER = f"KV_{LEDGER_BUCKET}"
+LEDGER = f"KV_{LEDGER_BUCKET}"
 
 
 def read_by(query: Query, messages: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -219,7 +219,7 @@ class World:
         wrong += [f"a file is left: {path}" for path in self._folder.with_name("tmp").glob("**/spark-jetstream*")]
         close_all()  # what this process has read the results with
         wrong += [f"a thread is left: {each.name}" for each in threading.enumerate() if each.name not in self._threads]
-        wrong += [f"stream {name} is left" for name in self._streams() - self.configs.keys() - {_LEDGER}]
+        wrong += [f"stream {name} is left" for name in self._streams() - self.configs.keys() - {LEDGER}]
         for name in self._streams():
             with contextlib.suppress(TimeoutError):
                 # What a killed reader has left the server removes after 30 seconds.

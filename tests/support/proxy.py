@@ -25,7 +25,6 @@ from tests.support.wire import frame
 
 _CHUNK = 65536
 _CALL_SECONDS = 60.0
-_LONGEST_LINE = 65536
 _STORED = re.compile(rb'\r\n\{"stream":"OBJ_\w+",("domain":"\w+",)? ?"seq":')
 
 Hook = Callable[[bytes], bytes]
@@ -372,11 +371,8 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._sent = 0  # how much of the unfinished frame at the head of the buffer was forwarded already
-        self._opaque = False
 
     def feed(self, data: bytes, hook: Hook | None) -> bytes:
-        if self._opaque:
-            return data
         self._buffer += data
         out: list[bytes] = []
         start = 0
@@ -389,9 +385,7 @@ class Frames:
                 out.append(frame if hook is None else hook(frame))
             start = end
         del self._buffer[:start]
-        # TLS or WebSocket: no lines to be found, so nothing to hold back either.
-        self._opaque = len(self._buffer) > _LONGEST_LINE and b"\r\n" not in self._buffer
-        if hook is None or self._sent or self._opaque:
+        if hook is None or self._sent:
             out.append(bytes(self._buffer[self._sent :]))
             self._sent = len(self._buffer)
         return b"".join(out)
