@@ -69,29 +69,14 @@ class Raw:
         self.sock = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60)
         self.file = self.sock.makefile("rb")
 
-    def hello(self, subjects: str = ">") -> bytes:
-        """Read INFO, connect, subscribe, by default to everything; returns INFO."""
-        info = self.file.readline()
-        self.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB %s 1\r\n' % subjects.encode())
-        self.ping()
-        return info
+    def hello(self, subjects: str = ">") -> None:
+        """Connect and subscribe, by default to everything."""
+        self.file.readline()
+        self.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB %s 1\r\nPING\r\n' % subjects.encode())
+        assert self.file.readline() == b"PONG\r\n"
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
-
-    def ping(self) -> None:
-        self.send(b"PING\r\n")
-        assert self.file.readline() == b"PONG\r\n"
-
-    def rest(self) -> bytes:
-        """All that comes until the connection ends."""
-        data = b""
-        try:
-            while piece := self.file.read1(65536):
-                data += piece
-        except ConnectionResetError:
-            return data
-        return data
 
     def close(self) -> None:
         self.file.close()

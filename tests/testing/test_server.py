@@ -20,8 +20,9 @@ from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing import NatsServer, process
 from spark_jetstream.testing import server as server_module
 from spark_jetstream.testing.process import LOOPBACK, PortLease, find_server_binary
-from tests.support.client import Raw, ask, server_info, stored, tls_config
+from tests.support.client import ask, server_info, stored, tls_config
 from tests.support.jobs import ROOT, run_python, write_program
+from tests.support.publish import Publisher, Refused
 from tests.support.reading import create, fill, wait_until
 
 
@@ -173,10 +174,8 @@ class TestOptions:
         with NatsServer(config=config, name="guarded") as server:
             account = ask(server.url, lambda js: js.account_info(), user="ann", password="s3cret")
             assert account.api.errors == 0
-            stranger = Raw(server.url)
-            stranger.send(b"CONNECT {}\r\nPING\r\n")
-            assert b"Authorization Violation" in stranger.rest()
-            stranger.close()
+            with pytest.raises(Refused, match="Authorization Violation"):
+                Publisher(server.url)
             assert repr(server) == f"<NatsServer guarded {server.url} up>"
             assert "s3cret" not in repr(server) + server.url + server.log
 
