@@ -120,18 +120,17 @@ def run_apart(**work: Any) -> str:
     return run_python("-m", "tests.support.write_job", json.dumps(work))
 
 
-def run(options: dict[str, str], write_name: str) -> None:
-    json.dump(die_everywhere(lambda partition: write(options, write_name, partition)), sys.stdout)
+def run(options: dict[str, str], write_name: str = "", names: str = "", size: int = 0) -> None:
+    """Print the moments at which tasks were killed; with `names` they write objects of this size."""
 
-
-def run_objects(options: dict[str, str], names: str, size: int) -> None:
-    def one(number: int) -> None:
+    def task(number: int) -> object:
+        if not names:
+            return write(options, write_name, number)
         name = f"{names}-{number}"
-        Sink(**options).write([batch(name=[name], content=[content(name, 2, size)])])
+        return Sink(**options).write([batch(name=[name], content=[content(name, 2, size)])])
 
-    json.dump(die_everywhere(one), sys.stdout)
+    json.dump(die_everywhere(task), sys.stdout)
 
 
 if __name__ == "__main__":
-    work = json.loads(sys.argv[1])
-    (run_objects if "names" in work else run)(**work)
+    run(**json.loads(sys.argv[1]))
