@@ -149,5 +149,4 @@ def _kill_at(world: World, held: threading.Event, victims: Callable[[], Collecti
             world.proxy.cut()
     finally:
         world.proxy.drop(None)
-        world.proxy.forget()
         world.proxy.unstall()

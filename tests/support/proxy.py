@@ -111,9 +111,9 @@ class WireProxy:
         self._set()
 
     def unstall(self) -> None:
-        """Forward again, beginning with what was held back."""
+        """Forward again, beginning with what was held back. What `stall_at` waits for is waited for no more."""
         self._loop.call_soon_threadsafe(self._flowing.set)
-        self._set()
+        self._set(_awaited=None)
 
     def stall_at(self, containing: bytes) -> threading.Event:
         """Stall as soon as a client sends these bytes; they are the first that are held back.
@@ -137,10 +137,6 @@ class WireProxy:
             return frame
 
         return self.replace_frames(containing, count, look)
-
-    def forget(self) -> None:
-        """Wait no more for what `stall_at` was told."""
-        self._set(_awaited=None)
 
     def drop(self, pattern: Hook | None) -> None:
         """Let `pattern` rewrite what the server sends; None ends that.

@@ -148,13 +148,6 @@ class TestLife:
         with server.start():
             assert server.store_dir.parent != home
 
-    def test_a_given_store_outlives_the_server(self, tmp_path: Path) -> None:
-        with NatsServer(store_dir=tmp_path) as first:
-            publish(first.url, 4)
-        with NatsServer(store_dir=tmp_path) as second:
-            assert second.store_dir == tmp_path
-            assert stored(second.url) == 4
-
 
 class TestOptions:
     def test_nothing_is_known_before_the_first_start(self) -> None:
