@@ -10,11 +10,10 @@ A query that fails is started again, and why it failed is a line of `folder/fail
 documentation has a way on, it has the options of that (`way_on`) until it has committed a batch. So long there is a
 file `folder/<query>.mended`.
 
-Once `folder/finish` exists, `folder/shown` gets what Spark shows of the
-queries, and each query reads to the end without limits. `folder/result.json` then has for each query the texts in its
-sink by the sink's own log, and those of a batch read (not of a durable query, whose messages go, nor of a bucket). Of a
-Key-Value bucket the columns are revision, key and value; of an Object Store bucket 0, name, and the content without
-dots at its end.
+Once `folder/finish` exists, `folder/shown` gets what Spark shows of the queries, and each query reads to the end
+without limits. `folder/result.json` then has for each query the texts in its sink by the sink's own log, and those of a
+batch read (not of a durable query, whose messages go, nor of a bucket). Of a Key-Value bucket the columns are revision,
+key and value; of an Object Store bucket 0, name, and the content without dots at its end.
 """
 
 from __future__ import annotations
