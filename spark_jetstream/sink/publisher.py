@@ -52,6 +52,7 @@ from spark_jetstream.sink.window import InFlight, Portion, Window
 log = logging.getLogger(__name__)
 
 _MANY = 1000  # answers that are read together
+_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -273,7 +274,7 @@ class Publisher:
         if meaning is None:
             return
         if meaning is Outcome.RETRY and flight.tries[index] < self._options.max_retries:
-            flight.postpone(index, time.monotonic())
+            self._postpone(flight, index)
             return
         row = flight.portion.row(index)
         reason = self._target.at(row.subject).reason(refusal, row.lines)
@@ -306,7 +307,11 @@ class Publisher:
                 f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for {patience:g} s (option "
                 f"retryTimeout){silence}"
             )
-        flight.postpone(index, time.monotonic())
+        self._postpone(flight, index)
+
+    def _postpone(self, flight: InFlight, index: int) -> None:
+        pause = _PAUSES[min(int(flight.tries[index]), len(_PAUSES) - 1)]
+        flight.postpone(index, time.monotonic() + pause)
 
     def _on_denied(self, denied: PermissionDenied) -> None:
         if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):

@@ -21,7 +21,6 @@ from spark_jetstream.sink.target import Target
 Mask = npt.NDArray[np.bool_]
 
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
-_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
 
 
 @dataclass(frozen=True)
@@ -132,9 +131,9 @@ class InFlight:
         self.due = dict.fromkeys(np.flatnonzero(self.waiting).tolist(), 0.0)
         self.unanswered = int(np.count_nonzero(self.waiting))
 
-    def postpone(self, index: int, now: float) -> None:
-        """Schedule a row for a retry, after a pause that grows with each try."""
-        self.due[index] = now + _PAUSES[min(int(self.tries[index]), len(_PAUSES) - 1)]
+    def postpone(self, index: int, due: float) -> None:
+        """Schedule a refused row to be sent again."""
+        self.due[index] = due
         self.tries[index] += 1
 
     def note_timeout(self) -> None:

@@ -142,8 +142,8 @@ def on_servers(world: World) -> dict[str, float]:
 def look(world: SoakWorld) -> Row:
     """All measures, now."""
     processes, planners = world.job.processes(), world.job.planners()
-    # Not only tasks run there: others check and commit what a query writes.
-    workers = [pid for pid, command in processes.items() if "daemon" in command]
+    # Not only tasks run there: others check and commit what a query writes. The JVM names the daemon's module too.
+    workers = [pid for pid, command in processes.items() if "daemon pyspark." in command]
     jvm = _most([pid for pid, command in processes.items() if "SparkSubmit" in command])
     row = {"planners": float(len(planners)), "procs": float(len(processes)), **on_servers(world)}
     if jvm:

@@ -64,6 +64,8 @@ def test_a_short_soak_measures_everything_and_loses_nothing(tmp_path: Path) -> N
         wait_until(lambda: look(world).keys() == MEASURES.keys(), "all measures")
         last = look(world)
         assert all(last.get(name) for name in MEASURES), last
+        # A worker has few threads, and a JVM many: none is taken for the other.
+        assert last["work-thr"] < 20 < last["jvm-thr"], last
         assert grown([last] * MINUTES) == []
         assert world.violations() == [], world.job.log[-4000:]
         # Only the durable consumer is left; what a client takes now is seen.
