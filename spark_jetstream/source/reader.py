@@ -52,10 +52,8 @@ try:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-
-    ADMISSION_CONTROL = True
-except ImportError:  # Spark 4.0 and 4.1
-    ADMISSION_CONTROL = False
+except ImportError:  # Spark 4.0 and 4.1, which have no admission control
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 T = TypeVar("T")
 
@@ -239,7 +237,9 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             )
 
 
-class _StreamReader(_Source, DataSourceStreamReader):
+class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("jetstream")`, with admission control in Spark 4.2 and newer."""
+
     streaming = True
     _cursor: Offset | None = None
 
@@ -272,41 +272,32 @@ class _StreamReader(_Source, DataSourceStreamReader):
             fault = f": {error}" if isinstance(error, json.JSONDecodeError) else ", or its parts are too large"
             raise OffsetError(f"an offset in the checkpoint is not JSON{fault}; {REMEDY}") from None
 
+    # Admission control
 
-if ADMISSION_CONTROL:
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that Spark shows; `latestOffset` applies the options themselves."""
+        options = self.options
+        if options.max_messages_per_trigger:
+            return ReadMaxRows(options.max_messages_per_trigger)
+        if options.max_bytes_per_trigger:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_messages_per_trigger:
+            return ReadMinRows(options.min_messages_per_trigger)
+        return ReadAllAvailable()
 
-    class JetStreamStreamReader(_StreamReader, SupportsTriggerAvailableNow):
-        """`spark.readStream.format("jetstream")` with admission control (Spark 4.2 and newer)."""
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """Return the end of the next micro-batch; `limit` says whether the options per trigger apply.
 
-        def getDefaultReadLimit(self) -> ReadLimit:
-            """Return the limit that Spark shows; `latestOffset` applies the options themselves."""
-            options = self.options
-            if options.max_messages_per_trigger:
-                return ReadMaxRows(options.max_messages_per_trigger)
-            if options.max_bytes_per_trigger:
-                return ReadMaxBytes(options.max_bytes_per_trigger)
-            if options.min_messages_per_trigger:
-                return ReadMinRows(options.min_messages_per_trigger)
-            return ReadAllAvailable()
+        Spark 4.0 and 4.1 pass neither: they apply, and what was planned last in this run is the start.
+        """
+        limited = limit is None or not isinstance(limit, ReadAllAvailable)
+        begin = self._cursor if start is None else Offset.from_json(start)
+        return self.open_planner(resumed=start is not None).latest(begin, limited=limited).to_json()
 
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-            """Return the end of the next micro-batch; `limit` says whether the options per trigger apply."""
-            limited = not isinstance(limit, ReadAllAvailable)
-            return self.open_planner(resumed=True).latest(Offset.from_json(start), limited=limited).to_json()
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of a query that reads what the streams hold now and stops."""
+        self.open_planner().prepare_available_now()
 
-        def prepareForTriggerAvailableNow(self) -> None:
-            """Fix the end of a query that reads what the streams hold now and stops."""
-            self.open_planner().prepare_available_now()
-
-        def reportLatestOffset(self) -> dict[str, Any]:
-            """Return the end of what the query can read, whatever the limits, for its progress."""
-            return self.open_planner().report_latest().to_json()
-
-else:
-
-    class JetStreamStreamReader(_StreamReader):  # type: ignore[no-redef]
-        """`spark.readStream.format("jetstream")` on Spark 4.0 and 4.1, which pass neither start nor limit."""
-
-        def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-            """Return the end of the next micro-batch, counted from the last one planned in this run."""
-            return self.open_planner().latest(self._cursor, limited=True).to_json()
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the end of what the query can read, whatever the limits, for its progress."""
+        return self.open_planner().report_latest().to_json()
