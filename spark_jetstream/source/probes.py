@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
@@ -20,7 +21,6 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.source.advice import advice
-from spark_jetstream.source.search import Probe
 from spark_jetstream.streams.direct import (
     OLDEST_SERVER,
     AnswerRejected,
@@ -41,29 +41,55 @@ _MIRROR_ANSWERS = 20  # one after the other, before the first pause
 _MAX_BYTES = 1 << 20
 
 
-class StreamProbe(Probe, Protocol):
-    """One stream, seen through the subject filters of a query. All methods raise what `Requests.call` raises."""
+class StreamProbe(ABC):
+    """A `Probe` of one stream, seen through the subject filters of a query.
+
+    All methods raise what `Requests.call` raises.
+    """
 
     direct: ClassVar[bool]
     """Whether Direct Gets answer, which any replica may, and no consumer is created."""
 
+    def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
+        self._requests = requests
+        self._stream = stream
+        self._filters = filters
+
+    @abstractmethod
     def check(self, state: StreamSummary) -> None:
         """Raise `JetStreamError` unless the stream, in this state, can be read the same way."""
 
+    @abstractmethod
+    def pending(self, first: int) -> int:
+        """See `Probe.pending`."""
+
+    def peek(self, first: int) -> tuple[int, int] | None:
+        """See `Probe.peek`."""
+        return self._find(self._filters, sequence=first)
+
     def stored_at(self, sequence: int) -> int | None:
         """Return the timestamp (ns) of the message at a sequence, None if it is gone."""
+        found = self._requests.call(partial(message, stream=self._stream, sequence=sequence))
+        return None if found is None else found.time
 
     def last(self) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the last message that matches, or None.
 
         Without filters, and with the filter ``>``, also None if the message at the last sequence was deleted.
         """
+        return self._find(self._filters)
 
     def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
+        return self._find(self._filters, nanoseconds=nanoseconds)
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
+        return self._find((), nanoseconds=nanoseconds)
+
+    @abstractmethod
+    def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
+        """Return the first message that matches from a ``sequence`` or time (``nanoseconds``) on, else the last one."""
 
 
 def probe_of(requests: Requests, stream: str, filters: tuple[str, ...], *, direct: bool) -> StreamProbe:
@@ -71,18 +97,16 @@ def probe_of(requests: Requests, stream: str, filters: tuple[str, ...], *, direc
     return (DirectProbe if direct else ConsumerProbe)(requests, stream, filters)
 
 
-class ConsumerProbe:
+class ConsumerProbe(StreamProbe):
     """A `StreamProbe` whose answers come from consumers; it may also raise `ConsumerLost`.
 
     It needs the permissions of a reader: STREAM.INFO, CONSUMER.CREATE and MSG.NEXT.
     """
 
-    direct: ClassVar[bool] = False
+    direct = False
 
     def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
-        self._requests = requests
-        self._stream = stream
-        self._filters = filters
+        super().__init__(requests, stream, filters)
         #: Whether the account may see messages of other subjects; false once it was refused.
         self._sees_all = True
         #: Whether the account may get single messages; false once it was refused.
@@ -94,16 +118,14 @@ class ConsumerProbe:
         """Return: every stream has consumers."""
 
     def pending(self, first: int) -> int:
-        return self._ask({"start_sequence": first}, look=False)[0]
-
-    def peek(self, first: int) -> tuple[int, int] | None:
-        return self._ask({"start_sequence": first})[1]
+        """See `Probe.pending`."""
+        return self._ask(self._filters, {"start_sequence": first}, look=False)[0]
 
     def stored_at(self, sequence: int) -> int | None:
         """See `StreamProbe.stored_at`; where a consumer must be asked, a message that does not match is None."""
         if self._gets:
             try:
-                return _stored_at(Requests(self._requests.connect, 0.0), self._stream, sequence)
+                return DirectProbe(Requests(self._requests.connect, 0.0), self._stream, ()).stored_at(sequence)
             except JetStreamError as error:
                 # The account may not; or there is an outage, in which only the consumer is tried again.
                 self._gets = isinstance(error, ConnectionFailed | ServerBusy)
@@ -111,16 +133,11 @@ class ConsumerProbe:
         found = self.peek(sequence)
         return found[1] if found is not None and found[0] == sequence else None
 
-    def last(self) -> tuple[int, int] | None:
-        return self._ask({"last": True})[1]
-
-    def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        return self._ask({"start_time": rfc3339(nanoseconds)})[1]
-
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
+        """See `StreamProbe.first_of_all_after`."""
         if self._sees_all:
             try:
-                return self._ask({"start_time": rfc3339(nanoseconds)}, filters=())[1]
+                return super().first_of_all_after(nanoseconds)
             except PermissionDenied as error:
                 if not self._filters:
                     raise
@@ -128,8 +145,15 @@ class ConsumerProbe:
                 self._sees_all = False
         return self.first_after(nanoseconds)
 
+    def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
+        if "sequence" in start:
+            return self._ask(filters, {"start_sequence": start["sequence"]})[1]
+        if "nanoseconds" in start:
+            return self._ask(filters, {"start_time": rfc3339(start["nanoseconds"])})[1]
+        return self._ask(filters, {"last": True})[1]
+
     def _ask(
-        self, start: Mapping[str, Any], *, look: bool = True, filters: tuple[str, ...] | None = None
+        self, filters: tuple[str, ...], start: Mapping[str, Any], *, look: bool = True
     ) -> tuple[int, tuple[int, int] | None]:
         """Create a consumer, take its count (and with `look` its first message), and delete it."""
 
@@ -139,7 +163,7 @@ class ConsumerProbe:
                 connection,
                 self._stream,
                 name,
-                self._filters if filters is None else filters,
+                filters,
                 {"headers_only": True, **start},
                 left_to_stream=self._left_to_stream,
                 patience=Deadline(self._requests.retry_timeout),
@@ -165,22 +189,17 @@ class ConsumerProbe:
         raise jsapi.no_reply(f"look at a message of stream {self._stream}", 2 * _PEEK_SECONDS)
 
 
-class DirectProbe:
+class DirectProbe(StreamProbe):
     """A `StreamProbe` without a consumer. `JetStreamError` is raised where the stream cannot be read by Direct Gets.
 
     The stream's leader is asked for the position of a message: a replica or mirror may answer a Direct Get from an
     older state, or from other messages. It needs the permissions STREAM.INFO, STREAM.MSG.GET and DIRECT.GET.
     """
 
-    direct: ClassVar[bool] = True
-
-    def __init__(self, requests: Requests, stream: str, filters: tuple[str, ...]) -> None:
-        self._requests = requests
-        self._stream = stream
-        self._filters = filters
-        self._context = f"read stream {stream} (option stream)"
+    direct = True
 
     def check(self, state: StreamSummary) -> None:
+        """See `StreamProbe.check`."""
         version = self._requests.call(lambda connection: connection.server_version)
         if version < OLDEST_SERVER:
             raise JetStreamError(
@@ -205,30 +224,16 @@ class DirectProbe:
         with advice():
             return sum(map(self._requests.call, ask_for))
 
-    def peek(self, first: int) -> tuple[int, int] | None:
-        return min(self._find(next_message, sequence=first), default=None)
-
-    def stored_at(self, sequence: int) -> int | None:
-        return _stored_at(self._requests, self._stream, sequence)
-
-    def last(self) -> tuple[int, int] | None:
-        return max(self._find(last_message), default=None)
-
-    def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        return min(self._find(first_message, nanoseconds=nanoseconds), default=None)
-
-    def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        return min(self._find(first_message, (">",), nanoseconds=nanoseconds), default=None)
-
-    def _find(
-        self, lookup: Callable[..., RawMessage | None], filters: tuple[str, ...] = (), **where: int
-    ) -> list[tuple[int, int]]:
-        """Return sequence and timestamp (ns) of what a function of `lookup` finds for each filter."""
-        subjects = filters or self._filters or (">",)
-        messages = [
-            self._requests.call(partial(lookup, stream=self._stream, subject=subject, **where)) for subject in subjects
+    def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
+        lookup: Callable[..., RawMessage | None] = last_message
+        if start:
+            lookup = next_message if "sequence" in start else first_message
+        found = [
+            self._requests.call(partial(lookup, stream=self._stream, subject=subject, **start))
+            for subject in filters or (">",)
         ]
-        return [(message.sequence, message.time) for message in messages if message is not None]
+        positions = [(message.sequence, message.time) for message in found if message is not None]
+        return (min if start else max)(positions, default=None)
 
     def _pending(self, connection: Connection, subject: str, first: int) -> int:
         check_server(connection)
@@ -249,13 +254,9 @@ class DirectProbe:
             if answer.stream != self._stream:
                 raise not_the_stream(self._stream, answer.stream)
             return answer.pending() + 1
-        check_ending(answer, self._stream, partial(stream_info, connection, self._stream, self._context))
+        context = f"read stream {self._stream} (option stream)"
+        check_ending(answer, self._stream, partial(stream_info, connection, self._stream, context))
         sequence = next_at_leader(connection, self._stream, subject, first)
         if sequence is None:
             return 0
         raise AnswerRejected(f"a server that answered does not have message {sequence} of stream {self._stream} (yet)")
-
-
-def _stored_at(requests: Requests, stream: str, sequence: int) -> int | None:
-    found = requests.call(partial(message, stream=stream, sequence=sequence))
-    return None if found is None else found.time
