@@ -42,16 +42,6 @@ def test_share(limit: int, backlogs: dict[str, int]) -> None:
     assert share(limit, dict(reversed(backlogs.items()))) == shares
 
 
-@settings(deadline=None)
-@given(st.integers(1, 2**63), st.lists(st.integers(1, 2**63), min_size=1, max_size=6))
-def test_share_is_proportional(limit: int, sizes: list[int]) -> None:
-    backlogs = {f"S{i}": size for i, size in enumerate(sizes)}
-    shares = share(limit, backlogs)
-    for name, size in backlogs.items():
-        fair = min(size, limit * size // sum(sizes))
-        assert abs(shares[name] - fair) <= len(sizes)
-
-
 @pytest.mark.parametrize(
     ("limit", "backlogs", "shares"),
     [

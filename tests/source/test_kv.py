@@ -7,20 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nats.js.client import JetStreamContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_jetstream.schema import BUCKET_COLUMNS
 from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, Query, refusal_of
-from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
 from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
-from tests.support.progress import SECOND
 from tests.support.publish import Message
 from tests.support.queries import plain
-from tests.support.reading import wait_until
 from tests.support.streams import MakeStream, Stream, iso
 
 Entry = tuple[str, bytes | None, str]
@@ -136,49 +132,6 @@ def test_a_mirrored_bucket(stream: MakeStream, prices: Stream) -> None:
     assert entries(run.rows) == [("milk", b"3", "PUT"), ("milk", None, "DELETE")]
 
 
-@pytest.mark.full
-def test_a_hundred_thousand_keys_with_ten_revisions_are_what_nats_py_reads(
-    spark: SparkSession, stream: MakeStream
-) -> None:
-    keys, rounds = 100_000, 10
-    bucket = make_bucket(stream, max_msgs_per_subject=rounds)
-    name = name_of(bucket)
-
-    def message(number: int) -> Message:
-        at = number % keys
-        return Message(f"$KV.{name}.k{at % 20}.{at}", b"%d" % number)
-
-    for first in range(0, keys * rounds, 50_000):
-        frames = b"".join(message(number).frame() for number in range(first, first + 49_999))
-        bucket.publisher.pour(frames, 1, message(first + 49_999))
-
-    async def watched(js: JetStreamContext, filters: str, history: bool) -> list[tuple[str, int, bytes]]:
-        watcher = await (await js.key_value(name)).watch(filters, include_history=history)
-        found = []
-        async for entry in watcher:
-            if entry is None:
-                break
-            found.append((entry.key, entry.revision, entry.value))
-        await watcher.stop()  # type: ignore[no-untyped-call]
-        return found
-
-    def spoken(frame: DataFrame) -> list[tuple[str, int, bytes]]:
-        plain_columns = frame.select("key", "revision", "value").toArrow().to_pydict()
-        return list(zip(*plain_columns.values(), strict=True))
-
-    current = ask(bucket.url, lambda js: watched(js, ">", history=False))
-    assert len(current) == keys
-    assert spoken(table(spark, bucket)) == current
-    # All million of them nats-py cannot watch: it drops what comes too fast.
-    some = ask(bucket.url, lambda js: watched(js, "k7.*", history=True))
-    assert len(some) == keys // 20 * rounds
-    assert spoken(table(spark, bucket, history="true", keys="k7.*")) == some
-    revisions = table(spark, bucket, history="true", maxMessagesPerPartition=500_000)
-    right = "CAST(value AS STRING) = revision - 1 AND key LIKE concat('%.', (revision - 1) % 100000)"
-    counted = revisions.selectExpr("count(*)", f"count_if({right})", "count(DISTINCT revision)").collect()
-    assert tuple(counted[0]) == (keys * rounds,) * 3
-
-
 # The change feed
 
 
@@ -196,21 +149,6 @@ def test_the_change_feed(stream: MakeStream, way: str) -> None:
     assert entries(run.rows) == [("b", None, "DELETE"), ("a", None, "PURGE")]  # the purge took the put with it
     assert {row["bucket"] for row in run.rows} == {name_of(bucket)}
     assert entries(frame.run().rows) == []
-
-
-@pytest.mark.full
-def test_what_expires_leaves_a_marker(stream: MakeStream) -> None:
-    # The server keeps what has a shorter life than a marker for as long as one.
-    bucket = make_bucket(stream, allow_msg_ttl=True, subject_delete_marker_ttl=15 * SECOND)
-    put(bucket, "session", b"1", (("Nats-TTL", "1s"),))
-    put(bucket, "stays", b"2")
-    frame = feed(bucket)
-    first = entries(frame.run().rows)
-    assert first[-1] == ("stays", b"2", "PUT")
-    wait_until(lambda: int(bucket.state()["last_seq"]) == 3, "the marker")  # which is there for 15 seconds
-    assert entries(frame.run().rows) == [("session", None, "PURGE")]
-    assert entries(rows(bucket)) == [("stays", b"2", "PUT")]
-    assert entries(rows(bucket, history="true")) == [("stays", b"2", "PUT"), ("session", None, "PURGE")]
 
 
 def test_where_a_feed_begins(prices: Stream) -> None:

@@ -305,32 +305,6 @@ def test_replaced_each_time_it_is_read(
         bucket.contents(*planned, read=read)
 
 
-@pytest.mark.parametrize("direct", [False, True], ids=["consumer", "direct"])
-def test_objects_that_are_replaced_while_they_are_listed(bucket: Bucket, direct: bool) -> None:
-    names = {f"o{at}" for at in range(300)}
-
-    def versions() -> list[Message]:
-        return [frame for name in sorted(names) for frame in bucket.frames(name, name.encode())]
-
-    bucket.publisher.publish(versions())
-    replacements = 0
-
-    def replace_all(frame: bytes) -> bytes:
-        """Hold what the server says of the stream and of a consumer until each object is replaced, the first times."""
-        nonlocal replacements
-        if replacements < 4 and re.search(rb"jetstream\.api\.v1\.(stream_info|consumer_create)_response", frame):
-            replacements += 1
-            other.publish(versions())
-        return frame
-
-    with Publisher(bucket.url) as other, WireProxy(bucket.url) as proxy:
-        proxy.drop(replace_all)
-        (group,) = bucket.plan(direct=direct, connect=connecting(proxy.url))
-    assert replacements > 1
-    assert len(group.objects) == len(names)
-    assert {stored.meta.name for stored in group.objects} == names
-
-
 @pytest.mark.parametrize("position", [1, 3_000, 150_000, 333_333])
 def test_a_connection_cut_in_mid_content(bucket: Bucket, position: int) -> None:
     bucket.put(("a", CHUNKED), ("b", b"b"), chunk=10_000)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import DataLossError, JetStreamError, OptionError, PermissionDenied, StreamNotFound
+from spark_jetstream.errors import DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.progress import (
     RETENTIONS,
@@ -305,24 +305,6 @@ def test_who_has_the_filter_may_stay_unknown(stream: Maker) -> None:
     run.wire.deny("CONSUMER.LIST")
     with pytest.raises(OptionError, match=r"another consumer already has what this query reads \(all subjects\)"):
         run.open()
-
-
-def test_what_is_not_allowed_is_named(nats_server_factory: Callable[..., NatsServer]) -> None:
-    denied = ["CONSUMER.CREATE.S.query.s.a", "CONSUMER.INFO.S.query", "STREAM.PURGE.S"]
-    users = "".join(
-        f'{{user: u{at}, password: p, permissions: {{publish: {{deny: "$JS.API.{subject}"}}}}}}\n'
-        for at, subject in enumerate(denied)
-    )
-    server = nats_server_factory(config=f"authorization {{ users: [ {{user: admin, password: p}}\n{users} ]}}")
-    admin = server.url.replace("//", "//admin:p@")
-    with Publisher(admin) as publisher:
-        made = Stream(admin, "S", publisher, retention="workqueue")
-        for at, subject in enumerate(denied):
-            run = Run(made, "s.a", url=server.url.replace("//", f"//u{at}:p@"), patience=0.5)
-            with pytest.raises(PermissionDenied, match="option durable") as raised:
-                run.open().commit(made.fill(2)[1])
-            assert raised.value.subject == f"$JS.API.{subject}"
-    close_all()
 
 
 # Outages

@@ -166,16 +166,6 @@ def test_pieces_cover_the_range(matching: set[int], max_messages: int, least: in
     assert len(pieces) <= max(1, total, min(least, total))
 
 
-@settings(deadline=None)
-@given(st.sets(st.integers(1, 2**20), min_size=1, max_size=25), st.integers(1, 25))
-def test_few_messages_are_cut_as_asked(matching: set[int], least: int) -> None:
-    stream = FakeStream(matching)
-    whole = a_range(1, stream.end)
-    pieces = cut(whole, max_messages=25, min_partitions=least, probe=stream)
-    check_cover(whole, pieces)
-    assert len(pieces) == min(least, len(matching))
-
-
 @pytest.mark.parametrize(
     ("matching", "max_messages", "least"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,14 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_jetstream.testing import NatsServer
 from tests.support import calls
 from tests.support.calls import ROWS, Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
 from tests.support.reading import wait_until
-from tests.support.streams import MakeStream, Stored, Stream
+from tests.support.streams import MakeStream, Stored
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -120,26 +118,6 @@ def test_streams_of_every_kind(stream: MakeStream, config: dict[str, object]) ->
     run = Query(s.url, s.name, maxMessagesPerTrigger=14).run()
     assert run.counts == [14, 11]
     assert run.stored == expected
-
-
-def test_both_forms_of_the_ack_subject(nats_server_factory: Callable[..., NatsServer]) -> None:
-    server = nats_server_factory(config="feature_flags { js_ack_fc_v2: true }")
-    s = Stream(server.url, "ACKS")
-    s.send(*(Message(f"{s.subject}.{number}", b"$JS.ACK" * number, [("N", str(number))]) for number in range(50)))
-    with WireProxy(server.url) as proxy:
-        seen: list[bytes] = []
-
-        def look(frame: bytes) -> bytes:
-            if b" $JS.ACK." in frame[: frame.find(b"\r\n")]:
-                seen.append(frame[: frame.find(b"\r\n")])
-            return frame
-
-        proxy.drop(look)
-        assert calls.stored(s, servers=proxy.url) == s.rows()
-    # The server did use the longer form: domain and account in front.
-    assert len(seen) == 50
-    assert all(line.split(b" ")[3].count(b".") >= 10 for line in seen)
-    s.publisher.close()
 
 
 def test_times_are_those_of_the_server_to_the_microsecond(stream: MakeStream) -> None:

@@ -12,13 +12,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_jetstream.source.planner import Planner
-from tests.conftest import SparkLog
 from tests.support import planning
 from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import available_now, refusal, streaming
-from tests.support.reading import between, wait_until
+from tests.support.reading import between
 from tests.support.streams import MakeStream
 
 ONLY = "stream string, sequence bigint"
@@ -55,24 +54,6 @@ def test_spark_shows_what_is_wrong_with_an_offset(spark: SparkSession, stream: M
     assert sentence.endswith("; restore the checkpoint from a backup, or start the query with a new one")
     file.write_text(whole)
     assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).rows == []
-
-
-@pytest.mark.full
-def test_spark_shows_a_data_loss_and_the_warning(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, spark_log: SparkLog
-) -> None:
-    s = stream()
-    s.fill(10)
-    assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).sequences == between(1, 11)
-    s.fill(20)
-    s.purge(seq=25)
-    said = f"messages 11 to 24 of stream {s.name} went before being read"
-    with pytest.raises(StreamingQueryException, match="DataLossError") as caught:
-        available_now(streaming(spark, s.url, s.name, ONLY), tmp_path)
-    assert said in str(caught.value)
-    run = available_now(streaming(spark, s.url, s.name, failOnDataLoss="false"), tmp_path)
-    assert run.stored == s.rows(*between(25, 31))
-    wait_until(lambda: said in spark_log.text and "failOnDataLoss is false" in spark_log.text, "the warning", 10)
 
 
 # Filters
