@@ -217,10 +217,11 @@ class ObjectRows:
         bucket, name = stored.meta.link
         whose = f"bucket {self.bucket}, object {stored.meta.name!r} is a link to object {name!r} of bucket {bucket}"
         try:
-            if bucket in (self.bucket, stored.origin):
-                stream, origin = self.stream, stored.origin
-            else:
-                stream, origin = _Stream(stream_name(bucket), self._state(stream_name(bucket)).created), bucket
+            stream, origin = self.stream, stored.origin
+            if bucket not in (self.bucket, origin):
+                other = stream_name(bucket)
+                context = f"read stream {other} (option objectBucket)"
+                stream, origin = _Stream(other, self.requests.stream(other, context).created), bucket
             target = self._newest(stream, meta_subject(origin, name))
         except (StreamNotFound, DataLossError) as error:
             self._lost(f"{whose}, which cannot be read: {error}")
@@ -256,11 +257,6 @@ class ObjectRows:
         if state.created != created:
             raise DataLossError(f"stream {name} was deleted and created again after this read was planned")
         self.replicas[name] = state.num_replicas
-        return state
-
-    def _state(self, stream: str) -> StreamSummary:
-        state = self.requests.stream(stream, f"read stream {stream} (option objectBucket)")
-        self.replicas[stream] = state.num_replicas
         return state
 
     # Columns

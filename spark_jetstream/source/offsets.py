@@ -79,9 +79,6 @@ class Offset:
         for name in ("streams", "cuts"):
             object.__setattr__(self, name, MappingProxyType(dict(sorted(getattr(self, name).items()))))
 
-    def __hash__(self) -> int:
-        return hash(tuple(self.streams.items()))
-
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy does not pickle.
         return Offset, (dict(self.streams), dict(self.cuts))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError, StreamNotFound
@@ -29,6 +29,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _AT_A_TIME = 8  # streams of a query about which the server is asked at the same time
+
+
+class _Waiting(NamedTuple):
+    """The `backlog` messages of one stream, from `start` to `end`, that wait for the next micro-batch."""
+
+    start: StreamPosition
+    end: StreamPosition
+    backlog: int
 
 
 class Planner:
@@ -152,33 +160,29 @@ class Planner:
         read = self._last_read(start, found, {name: answer.result() for name, answer in asked.items()})
         known = {name: plan.continued(start.streams.get(name), read.get(name)) for name, plan in found.items()}
 
-        def look(plan: StreamPlan) -> tuple[StreamPosition, int]:
+        def look(plan: StreamPlan) -> _Waiting:
             end = self._end(plan, known[plan.name])
-            return end, plan.backlog(known[plan.name], end)
+            return _Waiting(known[plan.name], end, plan.backlog(known[plan.name], end))
 
-        ends_and_backlogs = self._each(look, found)
+        waiting = self._each(look, found)
         # A deleted stream keeps its position, which shows that the one that is created later is another.
         deleted = {name: start.streams[name] for name in self._plans if name not in found}
-        known |= deleted
-        ends = {name: end for name, (end, _) in ends_and_backlogs.items()} | deleted
-        backlogs = {name: backlog for name, (_, backlog) in ends_and_backlogs.items()} | dict.fromkeys(deleted, 0)
-        moved = any(position != start.streams.get(name) for name, position in known.items())
+        waiting |= {name: _Waiting(position, position, 0) for name, position in deleted.items()}
+        moved = any(each.start != start.streams.get(name) for name, each in waiting.items())
         if start == self._unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
             # A first batch that ends where it begins stores the beginning.
             self._unwritten = None
             return start
-        available = sum(backlogs.values())
+        available = sum(each.backlog for each in waiting.values())
         if moved or not self._admitted(available, limited):
-            idle = {} if moved else {name: end for name, end in ends.items() if not backlogs[name]}
-            end = Offset({**known, **idle})
+            end = Offset({name: each.start if moved or each.backlog else each.end for name, each in waiting.items()})
             if end == start:
                 # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
                 self.progress.settle()
             return end
         self._waiting_since = None
-        if limited:
-            ends = self._within_limits(known, ends, backlogs)
+        ends = self._within_limits(waiting) if limited else {name: each.end for name, each in waiting.items()}
         splits = self._split(self._wholes(start, Offset(ends)))
         end = Offset(ends, {name: split.cuts for name, split in splits.items()})
         self._decided = end, splits
@@ -232,10 +236,9 @@ class Planner:
             return True
         return self._clock() - self._waiting_since >= self.options.max_trigger_delay
 
-    def _within_limits(
-        self, known: dict[str, StreamPosition], ends: dict[str, StreamPosition], backlogs: dict[str, int]
-    ) -> dict[str, StreamPosition]:
+    def _within_limits(self, waiting: Mapping[str, _Waiting]) -> dict[str, StreamPosition]:
         options = self.options
+        backlogs = {name: each.backlog for name, each in waiting.items()}
         most = share(options.max_messages_per_trigger or sum(backlogs.values()), backlogs)
         if options.max_bytes_per_trigger:
             states = {name: self._plans[name].state for name, backlog in backlogs.items() if backlog}
@@ -245,20 +248,20 @@ class Planner:
                     name: replace(state, messages=self._plans[name].probe.pending(state.first_kept))
                     for name, state in states.items()
                 }
-            waiting = {
+            waiting_bytes = {
                 name: -(-backlogs[name] * state.bytes // state.messages) if state.messages else backlogs[name]
                 for name, state in states.items()
             }
-            for name, limit in share(options.max_bytes_per_trigger, waiting).items():
+            for name, limit in share(options.max_bytes_per_trigger, waiting_bytes).items():
                 most[name] = min(most[name], bytes_to_messages(limit, states[name]) if limit else 0)
         limited: dict[str, StreamPosition] = {}
-        for name, end in ends.items():
-            if backlogs[name] <= most[name]:
+        for name, (start, end, backlog) in waiting.items():
+            if backlog <= most[name]:
                 limited[name] = end
             elif most[name] == 0:
-                limited[name] = known[name]
+                limited[name] = start
             else:
-                cut = limit_end(known[name].next, end.next, most[name], self._plans[name].probe, backlogs[name])
+                cut = limit_end(start.next, end.next, most[name], self._plans[name].probe, backlog)
                 limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
         return limited
 

@@ -95,7 +95,6 @@ def test_round_trip_in_whatever_order_the_keys_are(offset: Offset, random: Any) 
     for other in copies:
         assert other == offset
         assert other.cuts == offset.cuts
-        assert hash(other) == hash(offset)
         assert json.dumps(other.to_json()) == text
     content = offset.to_json()
     content["streams"] = {name: dict(reversed(content["streams"][name].items())) for name in names}
@@ -105,7 +104,6 @@ def test_round_trip_in_whatever_order_the_keys_are(offset: Offset, random: Any) 
 def test_cuts_do_not_count_for_equality() -> None:
     """Where a query is does not depend on the tasks that brought it there."""
     assert CUT == GOLDEN_OFFSET
-    assert hash(CUT) == hash(GOLDEN_OFFSET)
 
 
 def cut(cuts: Any, name: str = "ORDERS") -> dict[str, Any]:
