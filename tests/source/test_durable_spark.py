@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 from spark_jetstream.errors import OptionError
 from tests.support import calls
 from tests.support.calls import Query
 from tests.support.planning import driver
 from tests.support.progress import RETENTIONS, consumers, left, make_consumer, pending
-from tests.support.queries import Run, available_now, streaming
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream, Stream
 
@@ -59,43 +55,6 @@ def query_of(s: Stream, **options: object) -> Query:
 
 class SinkFailed(Exception):
     pass
-
-
-@pytest.mark.full
-def test_a_batch_that_fails_and_one_that_is_not_reported(spark: SparkSession, kept: MakeStream, tmp_path: Path) -> None:
-    s = kept("interest")
-    frame = streaming(spark, s.url, s.name, durable=DURABLE, maxMessagesPerTrigger=20)
-    available_now(frame, tmp_path)
-    s.fill(50)
-    rows = s.rows()
-    seen = Run()
-
-    def fail(batch_frame: Any, number: int) -> None:
-        seen.take(batch_frame, number)
-        if number == 2:
-            raise SinkFailed
-
-    writer = frame.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(fail)
-    with pytest.raises(StreamingQueryException, match="SinkFailed"):
-        writer.trigger(availableNow=True).start().awaitTermination()
-    assert seen.counts == [20, 20]
-    reaches((20, 30), s)
-    assert left(s) == list(range(21, 51))
-    s.fill(5)
-    # The batch that failed stays what it was, whatever the limits are now.
-    smaller = {"maxMessagesPerTrigger": 8, "maxMessagesPerPartition": 6}
-    again = available_now(streaming(spark, s.url, s.name, durable=DURABLE, **smaller), tmp_path)
-    assert again.counts == [20, 8, 7]
-    assert again.stored[:30] == rows[20:]
-    reaches((55, 0), s)
-    s.fill(10)
-    assert available_now(frame, tmp_path, once=True).counts == [10]
-    # Spark does not report the last batch of such a run.
-    reaches((55, 10), s)
-    assert left(s) == list(range(56, 66))
-    assert available_now(frame, tmp_path).counts == []
-    reaches((65, 0), s)
-    holds(s)
 
 
 @pytest.mark.parametrize("retention", RETENTIONS)

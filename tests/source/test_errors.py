@@ -10,7 +10,6 @@ import contextlib
 import io
 import logging
 import re
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import MapType, StringType, StructType
 
 from spark_jetstream.client.pool import close_all
@@ -169,47 +167,28 @@ def test_a_schema_that_is_not_a_subset(server: Server, caplog: pytest.LogCapture
 @pytest.mark.parametrize(
     ("options", "kind", "sentence"),
     [
-        pytest.param({"steam": "S"}, "OptionError", "there is no option steam; did you mean stream", id="load"),
+        # `load` raises it: no query starts.
+        ({"steam": "S"}, "OptionError", "there is no option steam; did you mean stream"),
         pytest.param(
-            {"password": WRONG},
-            "AuthenticationFailed",
-            r".* refused the credentials \(options user and password\)",
-            id="connect",
+            *({"password": WRONG}, "AuthenticationFailed", r".* refused the credentials \(options user and password\)"),
             marks=pytest.mark.full,
         ),
     ],
+    ids=["load", "connect"],
 )
 def test_spark_shows_the_error_of_the_driver(
-    spark: SparkSession,
-    server: Server,
-    tmp_path: Path,
-    spark_log: SparkLog,
-    options: Options,
-    kind: str,
-    sentence: str,
+    spark: SparkSession, server: Server, tmp_path: Path, spark_log: SparkLog, options: Options, kind: str, sentence: str
 ) -> None:
     given = {**server.login, **options}
-    group = f"batch-{uuid.uuid4()}"
-    spark.sparkContext.setJobGroup(group, "")
-    failures: list[BaseException] = []
-    with pytest.raises(AnalysisException) as caught:
+    with pytest.raises(AnalysisException) as of_batch:
         batch(spark, server.url, "ORDERS", **given).collect()
-    failures.append(caught.value)
-    queries: list[StreamingQuery] = []
-    with pytest.raises((AnalysisException, StreamingQueryException)) as stopped:  # noqa: PT012  # in load, or later
-        queries.append(start(streaming(spark, server.url, "ORDERS", **given), tmp_path, Run()))
-        queries[0].awaitTermination(60)
-    failures.append(stopped.value)
-    assert not any(query.isActive for query in queries)
-    # Nothing of it has reached a task.
-    for jobs in (group, *(str(query.runId) for query in queries)):
-        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(jobs)) == []
-    for failure in failures:
+    in_load = AnalysisException if kind == "OptionError" else StreamingQueryException
+    with pytest.raises(in_load) as of_query:  # in load, or later
+        start(streaming(spark, server.url, "ORDERS", **given), tmp_path, Run()).awaitTermination(60)
+    for failure in (of_batch.value, of_query.value):
         name, text = refusal(failure)
         assert name == kind
         assert re.fullmatch(sentence, text), text
-        # `load` raises it: no query starts.
-        assert isinstance(failure, AnalysisException) or "steam" not in options
         for secret in (PASSWORD, WRONG):
             assert secret not in str(failure)
             assert secret not in spark_log.text

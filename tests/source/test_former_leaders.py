@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +16,9 @@ import pytest
 from spark_jetstream.client import requests
 from spark_jetstream.errors import DataLossError, ServerBusy
 from spark_jetstream.source.offsets import Offset, StreamPosition
-from spark_jetstream.testing import NatsCluster
 from tests.support.fake_jetstream import CREATED, FakeJetStream
-from tests.support.planning import driver, planner_after, run
-from tests.support.proxy import WireProxy
-from tests.support.reading import auto, create, direct, fill, pulls, sequences
+from tests.support.planning import driver
+from tests.support.reading import auto, direct, pulls, sequences
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -151,31 +148,3 @@ def test_without_a_position_the_leader_must_be_followed(fake: FakeJetStream) -> 
     for first in (driver(fake.url).report_latest, lambda: driver(fake.url).latest(None, limited=True)):
         answers(fake, old)
         assert first().streams["S"].next == 2 * READ + 1
-
-
-@pytest.mark.full
-def test_a_leader_that_wakes_up() -> None:
-    """Requests reach it while it is frozen, and it answers them before it hears that another one leads."""
-    with NatsCluster() as servers:
-        create(servers.url, "S", num_replicas=3, storage="file", allow_direct=True)
-        servers.wait_ready()
-        former = servers.leader_of("S")
-        frozen = servers.servers[former]
-        fill(frozen.url, "S", READ)
-        with WireProxy(frozen.url) as proxy, ThreadPoolExecutor(1) as pool:
-            planner = driver(proxy.url, requestTimeout="60s", retryTimeout="120s")
-            [(_, start)] = run(planner)
-            asked = proxy.client_bytes.count(b"STREAM.INFO.S")
-            end = Offset({"S": StreamPosition(5 * READ + 1, start.streams["S"].created)})
-            frozen.pause()
-            found = pool.submit(planner.latest, end, limited=True)
-            proxy.wait(lambda: proxy.client_bytes.count(b"STREAM.INFO.S") > asked)
-            servers.wait_ready()
-            fill(servers.servers[servers.leader_of("S")].url, "S", 4 * READ)
-            frozen.resume()
-            assert found.result(120) == end
-            # Whatever it answers from now on.
-            for _ in range(20):
-                assert planner.latest(end, limited=True) == end
-            servers.wait_ready()
-            assert planner_after(planner, start) == list(range(READ + 1, 5 * READ + 1))

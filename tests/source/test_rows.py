@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import random
-import re
-import time
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tests.support import calls
@@ -20,7 +14,7 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import batch, stored
 from tests.support.reading import wait_until
-from tests.support.streams import MakeStream, Stored
+from tests.support.streams import MakeStream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -120,23 +114,6 @@ def test_streams_of_every_kind(stream: MakeStream, config: dict[str, object]) ->
     assert run.stored == expected
 
 
-def test_times_are_those_of_the_server_to_the_microsecond(stream: MakeStream) -> None:
-    s = stream()
-    before = time.time_ns() // 1000
-    # A message that is published twice is two rows.
-    s.send(*[Message(f"{s.subject}.a", b"same", [("A", "1")])] * 300)
-    after = time.time_ns() // 1000
-    times = [s.stored_time(sequence) for sequence in s.messages]
-    micros = [before, *(ns // 1000 for ns in times), after]
-    assert micros == sorted(micros)
-    assert calls.stored(s) == [
-        Stored(s.name, f"{s.subject}.a", sequence, ns // 1000, {"A": ["1"]}, b"same")
-        for sequence, ns in enumerate(times, start=1)
-    ]
-    # Rounding would have given other microseconds for about half of them.
-    assert sum(ns // 1000 != (ns + 500) // 1000 for ns in times) > 50
-
-
 def test_a_subset_of_the_columns_in_any_order(stream: MakeStream) -> None:
     s = stream()
     s.fill(3)
@@ -178,41 +155,6 @@ def test_headers_can_be_left_out(stream: MakeStream) -> None:
     only = StructType([ROWS["headers"], ROWS["sequence"]])
     rows = calls.rows({"servers": s.url, "stream": s.name, "includeHeaders": "FALSE"}, only)
     assert [tuple(row) for row in rows] == [(None, 1), (None, 2)]
-
-
-@pytest.mark.parametrize("include_headers", ["true", "false"])
-def test_every_record_batch_has_the_types_that_spark_expects(stream: MakeStream, include_headers: str) -> None:
-    """Spark checks the first record batch of a task only; this looks at all of them."""
-    s = stream()
-    s.fill(10)
-    s.send(*(Message(f"{s.subject}.h", b"", [("A", "1")]) for _ in range(10)))
-    s.fill(10)
-    options = {"servers": s.url, "stream": s.name, "fetchBatch": "5", "includeHeaders": include_headers}
-    reader: Any = calls.data_source(options).reader(ROWS)
-    tables = [table for part in reader.partitions() for table in reader.read(part)]
-    assert sum(table.num_rows for table in tables) == 30
-    assert len(tables) > 3
-    assert {table.schema for table in tables} == {to_arrow_schema(ROWS, timezone="UTC")}
-    for table in tables:
-        table.validate(full=True)
-
-
-# What a header block can hold: no line ends, no colon in a name, no blanks around (they do not belong to it).
-# Hypothesis also tries words of the code: a header of the server's own would ask it for something.
-TOKENS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).map(str.strip)
-NAMES = TOKENS.map(lambda text: text.replace(":", "").strip()).filter(re.compile("(?!Nats-).").match)
-PAYLOADS = st.binary(max_size=300) | st.sampled_from(PROTOCOL_TEXT)
-HEADS = st.none() | st.lists(st.tuples(NAMES, TOKENS), max_size=6)
-MESSAGES = st.builds(Message, subject=st.just(""), data=PAYLOADS, headers=HEADS, block=st.none())
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(messages=st.lists(MESSAGES, min_size=1, max_size=8))
-def test_arbitrary_messages(stream: MakeStream, messages: list[Message]) -> None:
-    s = stream(storage="memory")
-    s.send(*(each._replace(subject=f"{s.subject}.{number}") for number, each in enumerate(messages)))
-    assert calls.stored(s) == [row._replace(headers=row.headers or None) for row in s.rows()]
-    s.delete()
 
 
 def test_thousands_of_messages_of_all_sizes(spark: SparkSession, stream: MakeStream) -> None:

@@ -17,20 +17,9 @@ from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import available_now, refusal, streaming
-from tests.support.reading import between
 from tests.support.streams import MakeStream
 
 ONLY = "stream string, sequence bigint"
-
-
-def test_a_limit_in_bytes_is_kept_roughly(stream: MakeStream) -> None:
-    s = stream()
-    s.fill(60, size=10_000)
-    run = Query(s.url, s.name, maxBytesPerTrigger="250k").run()
-    assert run.sequences == between(1, 61)
-    # 256,000 bytes hold 25 messages with their subjects and what storage adds.
-    assert all(22 <= count <= 26 for count in run.counts[:-1])
-    assert len(run.counts) == 3
 
 
 # What Spark shows
