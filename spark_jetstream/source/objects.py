@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappush, heapreplace
 
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, stored_objects
 from spark_jetstream.client.requests import Connect
@@ -77,27 +76,20 @@ def pack(
     costs = [_OBJECT_COST + (stored.meta.size if with_content else 0) for stored in objects]
     most = max_bytes if with_content else sum(costs)
     wanted = max(min(min_groups, len(costs)), -(-len(costs) // max_objects))
-    groups: list[tuple[int, int]] = []
+    groups: list[tuple[StoredObject, ...]] = []
     first, total, left = 0, 0, sum(costs)
     for at, cost in enumerate(costs):
         # An even share of what was left when this group began; the last group takes what remains.
         share = left // max(1, wanted - len(groups))
-        if at > first and (at - first >= max_objects or total + cost > most or total + cost // 2 > share):
-            groups.append((first, at))
+        full = at - first >= max_objects or total + cost > most or total + cost // 2 > share
+        # After a large object too few may be left for the groups that are to follow.
+        needed = len(costs) - at < wanted - len(groups)
+        if at > first and (full or needed):
+            groups.append(tuple(objects[first:at]))
             left -= total
             first, total = at, 0
         total += cost
-    if costs:
-        groups.append((first, len(costs)))
-    # Large objects can leave too few groups: those of most objects are halved.
-    halves = [(first - end, first, end) for first, end in groups]
-    heapify(halves)
-    while halves and len(halves) < min_groups and halves[0][0] < -1:
-        _, first, end = halves[0]
-        middle = (first + end) // 2
-        heapreplace(halves, (first - middle, first, middle))
-        heappush(halves, (middle - end, middle, end))
-    return [tuple(objects[first:end]) for _, first, end in sorted(halves, key=lambda half: half[1])]
+    return [*groups, tuple(objects[first:])] if objects else []
 
 
 def plan_objects(
