@@ -7,7 +7,6 @@ changes while it is counted can make a batch a little larger or smaller, never l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source.search import Bracket, Point, Probe, find_cut
@@ -23,14 +22,6 @@ _FIXED_PROBES = 4
 
 # After so many steps a cut that holds 15/16 of the limit is good enough: the next step may cost 85 ms.
 _EXACT_STEPS = 7
-
-
-class Cut(NamedTuple):
-    """Where a batch ends: one past its last message, how many it holds, and the last one's timestamp (ns) or 0."""
-
-    end: int
-    messages: int
-    last_timestamp: int
 
 
 def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
@@ -68,8 +59,10 @@ def bytes_to_messages(max_bytes: int, state: StreamSummary) -> int:
     return max(1, max_bytes * state.messages // state.bytes)
 
 
-def limit_end(start: int, end: int, limit: int, probe: Probe, total: int) -> Cut:
+def limit_end(start: int, end: int, limit: int, probe: Probe, total: int) -> tuple[int, int]:
     """Cut [``start``, ``end``) after its ``limit``-th (>= 1) matching message.
+
+    Return one past the last message, and the timestamp (ns) of that.
 
     ``total`` matching messages were counted in the range; ``end`` should be one past one of them. Where no sequence
     from the first message on is missing, arithmetic gives the cut. Elsewhere at most `LIMIT_PROBES` questions, these
@@ -77,23 +70,23 @@ def limit_end(start: int, end: int, limit: int, probe: Probe, total: int) -> Cut
     at least 15/16 of the limit; at last the best that was found counts, at least one message.
 
     The cut is never beyond ``end``, and beyond ``start`` if ``start < end``. If the messages are all within the limit,
-    or all removed (0 messages), the end stays. The timestamp is 0 when the last message is gone.
+    or all removed, the end stays. The timestamp is 0 when the last message is gone.
     """
     first = probe.peek(start)
     if first is None or first[0] >= end:
-        return Cut(end, 0, 0)
+        return end, 0
     total = min(max(total, 1), end - first[0])
     if total <= limit:
-        return Cut(end, total, _timestamp(probe, end - 1))
+        return end, _timestamp(probe, end - 1)
     if limit == 1:
-        return Cut(first[0] + 1, 1, first[1])
+        return first[0] + 1, first[1]
     if total == end - first[0]:
         cut = first[0] + limit
-        return Cut(cut, limit, _timestamp(probe, cut - 1))
+        return cut, _timestamp(probe, cut - 1)
     return _search_end(Point(first[0], 0), Point(end, total), limit, probe)
 
 
-def _search_end(low: Point, high: Point, limit: int, probe: Probe) -> Cut:
+def _search_end(low: Point, high: Point, limit: int, probe: Probe) -> tuple[int, int]:
     # The cut has one message less than the limit below it: a peek from there finds the last one.
     wanted = limit - 1
     pending = probe.pending(low.sequence)
@@ -111,8 +104,8 @@ def _search_end(low: Point, high: Point, limit: int, probe: Probe) -> Cut:
     last = probe.peek(bracket.low.sequence)
     if last is None or last[0] >= high.sequence:
         # What was counted there has been removed: nothing is left before the end.
-        return Cut(high.sequence, bracket.low.below, 0)
-    return Cut(last[0] + 1, bracket.low.below + 1, last[1])
+        return high.sequence, 0
+    return last[0] + 1, last[1]
 
 
 def _search_again(low: Point, place: Point, high: Point, window: tuple[int, int], probe: Probe) -> Bracket:

@@ -261,8 +261,8 @@ class Planner:
             elif most[name] == 0:
                 limited[name] = start
             else:
-                cut = limit_end(start.next, end.next, most[name], self._plans[name].probe, backlog)
-                limited[name] = end if cut.end == end.next else StreamPosition(cut.end, end.created, cut.last_timestamp)
+                cut, read_at = limit_end(start.next, end.next, most[name], self._plans[name].probe, backlog)
+                limited[name] = end if cut == end.next else StreamPosition(cut, end.created, read_at)
         return limited
 
     # Ranges
