@@ -59,14 +59,12 @@ COMPLETE: dict[str, tuple[StreamPosition, StreamSummary, dict[str, Any]]] = {
     "last": (at(100), STREAM, {}),
     "end": (at(101, 100_000), STREAM, {}),
     "never written, first 0": (at(1), NEVER_WRITTEN, {}),
-    "never written, first 1": (at(1), replace(NEVER_WRITTEN, first_seq=1), {}),
     "never written, first set": (at(1_000), replace(STREAM, first_seq=1_000, last_seq=999), {}),
     "purged, all read": (at(101), PURGED, {}),
     "superseded": (at(5, 7), KEYED, {}),
     # What a bucket forgets by design.
     "bucket, superseded or purged": (at(5, 7), BUCKET, {}),
     "bucket, expired": (at(5, 7), EXPIRING, {}),
-    "bucket, superseded, with a limit in bytes": (at(5, 7), BOUNDED, {}),
     "bucket, all expired": (at(5, 7), replace(EXPIRING, first_seq=101, messages=0, bytes=0), {}),
     "bucket, all read": (at(101, 100_000), replace(BUCKET, first_seq=101, messages=0, bytes=0), {}),
     # Times that say nothing of a lost tail.
@@ -98,8 +96,6 @@ MISSING: dict[str, tuple[StreamPosition, StreamSummary, int | None, int | None, 
     "created again": (at(50, 5), AGAIN, None, None, at(1, created=NEW),
         f"stream ORDERS was deleted and created again (the offset belongs to the one created at {OLD}, this one was"
         f" created at {NEW}): whatever the old one held from sequence 50 on cannot be read"),
-    "created again and empty": (at(50, 5), replace(NEVER_WRITTEN, created=NEW), None, None, at(1, created=NEW),
-        "was deleted and created again"),
     "lost one": (at(102, 7), STREAM, None, None, at(101, 100_000),
         "stream ORDERS lost its tail: it was read up to sequence 101, and now ends at 100 (likely a"),
     "lost tail, partly written again": (at(9_000, 7), STREAM, None, 96, at(96), "now ends at 100"),
@@ -129,8 +125,6 @@ MISSING: dict[str, tuple[StreamPosition, StreamSummary, int | None, int | None, 
         "messages 5 to 100"),
     "bucket, lost tail": (at(150, 7), EXPIRING, None, None, at(101, 100_000), "lost its tail"),
     "bucket, reused": (at(60, 590), EXPIRING, 591, None, at(59), "gave its sequences to other messages"),
-    "bucket, created again": (at(50), replace(EXPIRING, created=NEW), None, None, at(11, created=NEW),
-        "deleted and created again"),
 }  # fmt: skip
 
 

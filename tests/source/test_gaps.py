@@ -233,6 +233,21 @@ def test_other_traffic_makes_no_batches_on_an_interest_stream(stream: MakeStream
 # A store that is older than the checkpoint
 
 
+def keep(server: NatsServer, store: Path, kept: Path) -> None:
+    """Copy what a server has stored, while it is down."""
+    server.stop()
+    shutil.copytree(store, kept)
+    server.start()
+
+
+def put_back(server: NatsServer, store: Path, kept: Path) -> None:
+    """Let a server go on with what `keep` has copied."""
+    server.stop()
+    shutil.rmtree(store)
+    shutil.copytree(kept, store)
+    server.start()
+
+
 #: What is stored in a stream that had six messages, after ten were read, by the tokens of their subjects. A message
 #: of A is at `a` and expires, and one of D is at `a` and deleted.
 TAILS = ["aaaaaaaa", "aaabaaaa", "bbbbbbbb", "aaaDaaaa", "aaaAaaaa", "a"]
@@ -253,9 +268,7 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
         for name in tails:
             create(server.url, name, storage="file", allow_msg_ttl=True, allow_direct=True)
             fill(server.url, name, 6)
-        server.stop()
-        shutil.copytree(store, kept)
-        server.start()
+        keep(server, store, kept)
         running, ends = {}, {}
         for name in tails:
             fill(server.url, name, 4)
@@ -263,10 +276,7 @@ def test_a_store_that_is_older_than_the_checkpoint(tmp_path: Path) -> None:
                 running[name, query] = planner(name, *query)
                 [(_, ends[name, query])] = run(running[name, query])
                 assert ends[name, query].streams[name].next == 11
-        server.stop()
-        shutil.rmtree(store)
-        shutil.copytree(kept, store)
-        server.start()
+        put_back(server, store, kept)
         with Publisher(server.url) as publisher:
             for name, tail in tails.items():
                 for token in tail:
@@ -310,17 +320,12 @@ def test_a_batch_that_was_planned_before_the_tail_was_lost(tmp_path: Path, store
         fill(server.url, "S", 10)
         [(_, read)] = run(before, begin)
         assert before.latest(read, limited=True) == read  # which commits it
-        server.stop()
-        shutil.copytree(store, kept)
-        server.start()
+        keep(server, store, kept)
         fill(server.url, "S", 20)
         [(_, lost)] = run(before, read)
         fill(server.url, "S", 6)
         planned = before.latest(lost, limited=True)
-        server.stop()
-        shutil.rmtree(store)
-        shutil.copytree(kept, store)
-        server.start()
+        put_back(server, store, kept)
         fill(server.url, "S", stored)
         again = driver(proxy.url, failOnDataLoss="false", **given)
         tasks = again.ranges(lost, planned)
@@ -346,9 +351,7 @@ def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -
         other = next(server for server in servers.servers if server is not holder).url
         store = holder.store_dir / "jetstream" / "$G" / "streams" / "S"
         fill(other, "S", 50)
-        holder.stop()
-        shutil.copytree(store, kept)
-        holder.start()
+        keep(holder, store, kept)
         servers.wait_ready()
         running = {way: driver(other, clock=lambda: 0.0, **given) for way, given in ways.items()}
         ends = {way: [end for _, end in run(planner)][-1] for way, planner in running.items()}
@@ -358,10 +361,7 @@ def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -
             planner.ranges(*batch)
             ends[way] = batch[1]
             assert ends[way].streams["S"].next == 101
-        holder.stop()
-        shutil.rmtree(store)
-        shutil.copytree(kept, store)
-        holder.start()
+        put_back(holder, store, kept)
         servers.wait_ready()
         assert api(other, "STREAM.INFO.S")["state"]["last_seq"] == 50
         fill(other, "S", 100)
