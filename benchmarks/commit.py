@@ -16,7 +16,7 @@ from spark_jetstream.bench import percentile
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options import ConnectionOptions, SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.source.progress import Progress
@@ -40,7 +40,8 @@ def measure(url: str, retention: str, commits: int) -> list[float]:
         jsapi.request_body(**config),
         context="create a stream",
     )
-    progress = Progress(Requests(lambda _: to_server(), 10.0), "query", (), fail_on_data_loss=True)
+    query = SourceOptions.from_spark({"servers": url, "stream": retention, "durable": "query"}, streaming=True)
+    progress = Progress(Requests(lambda _: to_server(), 10.0), query)
     taken: list[float] = []
     for number in range(commits + 1):
         body = connection.api(

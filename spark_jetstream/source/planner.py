@@ -51,16 +51,7 @@ class Planner:
         self._requests = requests = Requests(
             connect, options.connection.retry_timeout, first=options.connection.connect_timeout
         )
-        progress = None
-        if options.durable is not None:
-            progress = Progress(
-                requests,
-                options.durable,
-                options.subjects,
-                fail_on_data_loss=options.fail_on_data_loss,
-                direct=options.read_with == "direct",
-            )
-        self.progress = LazyCommit(progress)
+        self.progress = LazyCommit(None if options.durable is None else Progress(requests, options))
         self._plans = {name: StreamPlan(name, options, requests, self.progress) for name in options.read_streams}
         # A beginning that no batch has stored yet.
         self._unwritten: Offset | None = None

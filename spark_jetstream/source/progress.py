@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, OptionError, RequestTimeout, StreamNotFound
+from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamSummary
@@ -73,34 +74,26 @@ class _Held:
 class Progress:
     """The consumers of one name (option durable), one on each stream of a query: how far Spark has committed.
 
-    One object belongs to one run of a query, and to one thread. `filters` are empty for all subjects. `direct`:
-    messages are looked at by Direct Gets, without a consumer. All methods raise what `Requests.call` raises
-    (`PermissionDenied` names the subject that is missing), and
+    One object belongs to one run of a query with the option, and to one thread. With ``readWith=direct`` messages are
+    looked at without a consumer. All methods raise what `Requests.call` raises (`PermissionDenied` names the subject
+    that is missing), and
 
     - `OptionError` (durable) when the consumer has another configuration, or belongs to an application;
     - `OptionError` (subjects) when another consumer of a work queue has the filter;
-    - `DataLossError`, unless `fail_on_data_loss` is false, when messages of an interest stream were not held;
+    - `DataLossError`, unless ``failOnDataLoss`` is false, when messages of an interest stream were not held;
     - `JetStreamError` when another run has taken the consumer over, or another client uses or moved it.
     """
 
-    def __init__(
-        self,
-        requests: Requests,
-        durable: str,
-        filters: tuple[str, ...],
-        *,
-        fail_on_data_loss: bool,
-        direct: bool = False,
-    ) -> None:
+    def __init__(self, requests: Requests, options: SourceOptions) -> None:
+        assert options.durable is not None
         self._requests = requests
-        self._durable = durable
-        self._stand_in = stand_in(durable)
-        self._filters = filters
-        self._fail = fail_on_data_loss
-        self._direct = direct
+        self._options = options
+        self._durable = options.durable
+        self._stand_in = stand_in(options.durable)
+        self._filters = options.subjects
         #: The token of this run: new with each object, so that an earlier run notices it.
         self._run = uuid.uuid4().hex
-        self._consumers = DurableConsumers(requests, filters, self._run)
+        self._consumers = DurableConsumers(requests, options.subjects, self._run)
         #: What is known of each stream's consumer, from `open` on.
         self._held: dict[str, _Held] = {}
 
@@ -340,7 +333,8 @@ class Progress:
             # A server that crashed may have lost the last move. To hold messages for too long does no harm.
             log.info("stream %s: consumer %s is back at sequence %d", state.name, self._durable, consumer.next)
         elif held.next < consumer.next != held.trying and consumer.next > max(state.first_kept, held.done):
-            passed_over = probe_of(self._requests, state.name, self._filters, direct=self._direct).peek(held.next)
+            direct = self._options.read_with == "direct"
+            passed_over = probe_of(self._requests, state.name, self._filters, direct=direct).peek(held.next)
             what = (
                 f"consumer {self._durable} of stream {state.name} (option durable) was moved from sequence {held.next} "
                 f"to {consumer.next}"
@@ -376,7 +370,7 @@ class Progress:
             log.warning("%s; going on with consumer %s (option durable)", what, self._durable)
             return
         what += f"; messages of stream {state.name} (interest retention) that no consumer held are gone unread"
-        if self._fail:
+        if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"{what}; set failOnDataLoss=false to go on with what is there, and to have consumer {self._durable} "
                 "(option durable) hold what comes from then on"

@@ -122,20 +122,6 @@ def test_a_beginning_within_the_stream(kept: MakeStream, retention: str, latest:
     reaches((12, 0), s)
 
 
-@pytest.mark.parametrize("retention", ["limits", "workqueue"])
-def test_a_new_checkpoint_with_an_old_consumer(kept: MakeStream, retention: str) -> None:
-    s = kept(retention)
-    query = query_of(s)
-    query.run()
-    s.fill(10)
-    query.run()
-    s.fill(5)
-    reaches((10, 5), s)
-    again = query_of(s).run()
-    assert again.sequences == list(range(1 if retention == "limits" else 11, 16))
-    reaches((15, 0), s)
-
-
 # What is wrong
 
 

@@ -13,6 +13,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import PermissionDenied
+from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 from spark_jetstream.source.durable import RESET_LEVEL
 from spark_jetstream.source.progress import Progress
@@ -86,7 +87,9 @@ class Run:
     ) -> None:
         self.stream = stream
         self.wire = Wire(url or stream.url, **given)
-        self.progress = Progress(Requests(self.wire, patience), "query", filters, fail_on_data_loss=fail)
+        query = {"stream": stream.name, "durable": "query", "failOnDataLoss": str(fail)}
+        query |= {"subjects": ",".join(filters)} if filters else {}
+        self.progress = Progress(Requests(self.wire, patience), SourceOptions.from_spark(query, streaming=True))
 
     def open(self, *, fresh: bool = True) -> Run:
         self.progress.open(state_of(self.stream), fresh=fresh)
