@@ -11,7 +11,6 @@ Content is copied once, from the wire to the column, and hashed at the same time
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,11 +22,12 @@ from spark_jetstream.buckets.objects import StoredObject, meta_subject, stored_o
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests, info_of
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
+from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.advice import READERS, Read
-from spark_jetstream.source.objects import ObjectGroup, live_objects, refuse_large
+from spark_jetstream.source.objects import ObjectGroup, live_objects, reads_content, refuse_large
 from spark_jetstream.streams.pull import PullSettings
 
 log = logging.getLogger(__name__)
@@ -57,12 +57,12 @@ class _Row(NamedTuple):
 
 
 class ObjectRows:
-    """Reads objects of one bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for one task.
+    """Reads objects of the options' bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for a task.
 
-    Without `with_content` the column `content` is null. `label` begins the consumers' names. `read` is one of
-    `advice.READERS`. It reads `together` objects at once; by default consumers read `TOGETHER`, and others one. Methods
-    raise `DataLossError` for a damaged object or dangling link (logged with ``failOnDataLoss=false``), `JetStreamError`
-    for one too large for a binary column, and what `read` raises.
+    `label` begins the consumers' names. `read` is one of `advice.READERS`, by default what the options say. It reads
+    `together` objects at once; by default consumers read `TOGETHER`, and others one. Methods raise `DataLossError` for
+    a damaged object or dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a
+    binary column, and what `read` raises.
     """
 
     def __init__(
@@ -70,24 +70,24 @@ class ObjectRows:
         connect: Connect,
         settings: PullSettings,
         label: str,
-        bucket: str,
+        options: SourceOptions,
         columns: Sequence[str],
         *,
-        with_content: bool = True,
-        read: Read = READERS["consumer"],
+        read: Read | None = None,
         together: int | None = None,
     ) -> None:
         self.connect = connect
-        self.read = read
+        self.options = options
+        self.read = read or READERS["direct" if options.read_with == "direct" else "consumer"]
         # What a loss of messages means is decided here, whatever the option says.
         self.settings = replace(settings, headers_only=False, fail_on_data_loss=True)
         self.fail_on_data_loss = settings.fail_on_data_loss
         self.label = label
         # Direct Gets have one filter each: several at once only have to be put together.
-        self.together = together or (TOGETHER if read is READERS["consumer"] else 1)
-        self.bucket = bucket
+        self.together = together or (TOGETHER if self.read is READERS["consumer"] else 1)
+        self.bucket = options.named(options.read_streams[0])
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
-        self.with_content = with_content and "content" in columns
+        self.with_content = reads_content(options, columns)
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
         self.requests = Requests(connect, settings.retry_timeout)
@@ -96,8 +96,8 @@ class ObjectRows:
         """Read the objects of a group."""
         return self._rows(_Stream(group.stream, group.created), group.objects, newer_later=False)
 
-    def of_range(self, part: SequenceRange, pattern: re.Pattern[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Read the objects with meta messages in `part` whose whole names `pattern` matches.
+    def of_range(self, part: SequenceRange) -> Iterator[pa.RecordBatch]:
+        """Read the objects with meta messages in `part`.
 
         `part.subjects` is the filter of the bucket's meta messages. All of the range are read before the first row,
         because a later one may replace the first: a version that was replaced or deleted has no row (docs/objects.md,
@@ -106,7 +106,8 @@ class ObjectRows:
         # Newer meta messages replace older ones, so that their number may be smaller than planned.
         uncounted = replace(part, count=None)
         settings = replace(self.settings, fail_on_data_loss=self.fail_on_data_loss)
-        objects = live_objects(self.read(self.connect, uncounted, settings, self.label), self.bucket, pattern)
+        metas = self.read(self.connect, uncounted, settings, self.label)
+        objects = live_objects(metas, self.bucket, self.options.path_glob_filter)
         yield from self._rows(_Stream(part.stream, part.created), objects, newer_later=True)
 
     def _rows(self, stream: _Stream, objects: Iterable[StoredObject], *, newer_later: bool) -> Iterator[pa.RecordBatch]:

@@ -5,13 +5,14 @@ The driver makes both from meta messages alone. `spark_jetstream.buckets.objects
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, stored_objects
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import JetStreamError
+from spark_jetstream.options.names import name_pattern
+from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings
@@ -35,20 +36,20 @@ class ObjectGroup:
     objects: tuple[StoredObject, ...]
 
 
-def live_objects(
-    messages: Iterable[MessageRun], bucket: str, pattern: re.Pattern[str] | None = None
-) -> list[StoredObject]:
-    """Return the newest version of each object that exists and whose whole name `pattern` matches, in stream order.
+def live_objects(messages: Iterable[MessageRun], bucket: str, glob: str | None = None) -> list[StoredObject]:
+    """Return the newest version of each object that exists and whose whole name `glob` matches, in stream order.
 
     `messages` are meta messages in stream order; of several of one object the last one counts.
     """
+    pattern = name_pattern("*" if glob is None else glob)
     newest = {stored.subject: stored for some in messages for stored in stored_objects(some, bucket)}
-    chosen = [
-        stored
-        for stored in newest.values()
-        if stored.readable and (pattern is None or pattern.fullmatch(stored.meta.name))
-    ]
+    chosen = [stored for stored in newest.values() if stored.readable and pattern.fullmatch(stored.meta.name)]
     return sorted(chosen, key=lambda stored: stored.sequence)
+
+
+def reads_content(options: SourceOptions, columns: Sequence[str]) -> bool:
+    """Whether a read of these columns needs the content of objects."""
+    return "content" in columns and not options.content_off
 
 
 def refuse_large(meta: ObjectMeta, bucket: str) -> None:
@@ -97,23 +98,26 @@ def plan_objects(
     part: TablePart,
     settings: PullSettings,
     label: str,
-    *,
-    bucket: str,
-    pattern: re.Pattern[str] | None = None,
-    max_objects: int = 100_000,
-    min_groups: int = 1,
-    with_content: bool = True,
+    options: SourceOptions,
+    columns: Sequence[str],
 ) -> list[ObjectGroup]:
-    """Return the tasks of a batch read of the objects that a bucket has now and whose whole names `pattern` matches.
+    """Return the tasks of a batch read of the objects that the bucket of the options has now.
 
     `part.subjects` is the filter of the bucket's meta messages. An object comes once, however often it is replaced
-    during the call. The other arguments are those of `pack`. Raises what `read_table` raises, and `JetStreamError` for
-    an object too large for a binary column if `with_content` is set.
+    during the call. Raises what `read_table` raises, and `JetStreamError` for an object too large for a binary column
+    if the content is read.
     """
+    bucket = options.named(part.stream)
+    with_content = reads_content(options, columns)
     # A new version of an object replaces its meta message; of several in a copy `live_objects` takes the last one.
     metas = read_table(connect, part, replace(settings, headers_only=False), label, rolled_up=True)
-    listed = live_objects(metas, bucket, pattern)
+    listed = live_objects(metas, bucket, options.path_glob_filter)
     for stored in listed if with_content else ():
         refuse_large(stored.meta, bucket)
-    packed = pack(listed, max_objects=max_objects, min_groups=min_groups, with_content=with_content)
+    packed = pack(
+        listed,
+        max_objects=options.max_messages_per_partition,
+        min_groups=options.min_partitions,
+        with_content=with_content,
+    )
     return [ObjectGroup(part.stream, part.created, objects) for objects in packed]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
-from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.protocol import conventions, jsapi
@@ -145,13 +143,8 @@ class _Source:
             read = READERS[part.read_with]
             yield from self._rows(read(self._connect, part, settings, label), part.stream)
         else:
-            bucket, with_content = options.named(part.stream), not options.content_off
-            read = READERS["direct" if options.read_with == "direct" else "consumer"]
-            objects = ObjectRows(self._connect, settings, label, bucket, columns, with_content=with_content, read=read)
-            if isinstance(part, ObjectGroup):
-                yield from objects.of_group(part)
-            else:
-                yield from objects.of_range(part, self._object_names())
+            objects = ObjectRows(self._connect, settings, label, options, columns)
+            yield from objects.of_group(part) if isinstance(part, ObjectGroup) else objects.of_range(part)
 
     def _rows(self, pulled: Iterator[MessageRun], stream: str) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
@@ -162,10 +155,6 @@ class _Source:
                 batch = record_batch(messages, columns=columns, with_headers=options.include_headers, stream=stream)
             if len(batch):
                 yield batch
-
-    def _object_names(self) -> re.Pattern[str] | None:
-        glob = self.options.path_glob_filter
-        return None if glob is None else name_pattern(glob)
 
     def _pull_settings(self) -> PullSettings:
         options = self.options
@@ -224,17 +213,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
                 )
             return [part]
         with advice():
-            return plan_objects(
-                self._connect,
-                part,
-                self._pull_settings(),
-                task_label(),
-                bucket=options.object_bucket,
-                pattern=self._object_names(),
-                max_objects=options.max_messages_per_partition,
-                min_groups=options.min_partitions,
-                with_content="content" in self.columns and not options.content_off,
-            )
+            return plan_objects(self._connect, part, self._pull_settings(), task_label(), options, self.columns)
 
 
 class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):

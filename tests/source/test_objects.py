@@ -22,7 +22,6 @@ from spark_jetstream.buckets.objects import digest_text, meta_filter, meta_subje
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError
-from spark_jetstream.options.names import name_pattern
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.stream import SequenceRange
@@ -138,7 +137,7 @@ def test_without_content_nothing_is_read_for_it(bucket: Bucket) -> None:
     bucket.put(("a", b"123"), ("b", b""))
     (group,) = bucket.plan()
     never = Hooked(lambda: None)
-    rows = bucket.read(group, columns=ALL, with_content=False, read=never)
+    rows = bucket.read(group, columns=ALL, content_off=True, read=never)
     assert [(row["name"], row["size"], row["content"]) for row in rows] == [("a", 3, None), ("b", 0, None)]
     assert bucket.read(group, columns=("size",), read=never) == [{"size": 3}, {"size": 0}]
     assert never.calls == 0
@@ -154,8 +153,8 @@ def test_one_consumer_reads_many_objects_whose_chunks_are_mixed(bucket: Bucket) 
         queues = [remaining for remaining in queues if remaining]
     bucket.publisher.publish(mixed)
     assert len(bucket.plan()) == 1
-    assert len(bucket.plan(min_groups=7)) >= 7
-    groups = bucket.plan(max_objects=3)
+    assert len(bucket.plan(minPartitions=7)) >= 7
+    groups = bucket.plan(maxMessagesPerPartition=3)
     assert max(len(group.objects) for group in groups) == 3
     assert bucket.contents(*groups) == contents
     for together, calls in ((None, 30), (500, 1), (25, 2)):
@@ -172,11 +171,11 @@ def test_batches_are_bounded_by_their_content(bucket: Bucket, monkeypatch: pytes
     bucket.publisher.publish([frame for item in contents.items() for frame in bucket.frames(*item)])
     monkeypatch.setattr(object_reader, "BATCH_BYTES", 1000)
     (group,) = bucket.plan()
-    batches = list(ObjectRows(bucket.connect, SETTINGS, "test", bucket.name, SOME).of_group(group))
+    batches = list(ObjectRows(bucket.connect, SETTINGS, "test", bucket.options(), SOME).of_group(group))
     assert [batch.num_rows for batch in batches] == [2, 2, 1, 2, 1]
     assert {row["name"]: row["content"] for batch in batches for row in rows_of(batch, SOME)} == contents
     monkeypatch.setattr(object_reader, "_ROWS", 3)
-    without = ObjectRows(bucket.connect, SETTINGS, "test", bucket.name, SOME, with_content=False)
+    without = ObjectRows(bucket.connect, SETTINGS, "test", bucket.options(contentOff=True), SOME)
     assert [batch.num_rows for batch in without.of_group(group)] == [3, 3, 2]
 
 
@@ -350,11 +349,11 @@ def test_a_damaged_object(bucket: Bucket, kind: str, caplog: pytest.LogCaptureFi
         with pytest.raises(DataLossError, match=f"{problem % damaged}.*set failOnDataLoss to false"):
             bucket.read(*bucket.plan(damaged))
         with pytest.raises(DataLossError, match=problem % damaged):
-            feed.read(part, pattern=name_pattern(damaged))
+            feed.read(part, glob=damaged)
     whole = {"before": b"1" * 500, "after": b"2" * 500}
     assert bucket.contents(settings=FORGIVING) == feed.read(part, FORGIVING) == whole
     assert re.search(f"{problem % 'broken'}.*it is left out", caplog.text)
-    assert len(bucket.read(with_content=False)) == 4
+    assert len(bucket.read(content_off=True)) == 4
 
 
 class Replicated:
@@ -399,7 +398,7 @@ def test_a_replica_that_lags_behind_is_asked_again(bucket: Bucket, lies: int) ->
 def test_an_object_that_no_binary_column_can_hold(bucket: Bucket) -> None:
     bucket.put(("small", b"1"))
     bucket.store("huge", b"1", size=LARGEST_CONTENT + 1)
-    groups = bucket.plan(with_content=False)
+    groups = bucket.plan(contentOff=True)
     for use in (bucket.plan, partial(bucket.read, *groups)):
         with pytest.raises(JetStreamError, match=f"bucket {bucket.name}, object 'huge' has 2,147,483,648 bytes"):
             use()
@@ -428,11 +427,13 @@ def test_links_to_objects(make: Callable[[], Bucket]) -> None:
     assert rows["near"]["digest"] == rows["target"]["digest"]
     assert rows["near"]["headers"] is None
     assert rows["near"]["modified"] > rows["target"]["modified"]
-    assert bucket.read(columns=("name", "size", "content"), with_content=False) == [
+    assert bucket.read(columns=("name", "size", "content"), content_off=True) == [
         {"name": name, "size": rows[name]["size"], "content": None} for name in ("target", "near", "far", "last")
     ]
     # Nothing of the target is asked for.
-    assert len(bucket.read(columns=("name", "modified", "headers"), read=None)) == 4
+    never = Hooked(lambda: None)
+    assert len(bucket.read(columns=("name", "modified", "headers"), read=never)) == 4
+    assert never.calls == 0
 
 
 @pytest.mark.parametrize("to", ["missing", "deleted", "bucket", "link"])
@@ -483,15 +484,12 @@ class Feed:
         return SequenceRange(self.bucket.stream, first, self.next, None, info["created"], filters)
 
     def read(
-        self,
-        part: SequenceRange,
-        settings: PullSettings = SETTINGS,
-        pattern: re.Pattern[str] | None = None,
-        **how: Any,
+        self, part: SequenceRange, settings: PullSettings = SETTINGS, glob: str = "*", **how: Any
     ) -> dict[str, bytes]:
         columns = ("name", "modified", "content")
-        reader = ObjectRows(self.bucket.connect, settings, "test", self.bucket.name, columns, **how)
-        rows = [row for batch in reader.of_range(part, pattern) for row in rows_of(batch, columns)]
+        options = self.bucket.options(pathGlobFilter=glob)
+        reader = ObjectRows(self.bucket.connect, settings, "test", options, columns, **how)
+        rows = [row for batch in reader.of_range(part) for row in rows_of(batch, columns)]
         self.rows += rows
         return by_name(rows)
 

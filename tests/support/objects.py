@@ -28,7 +28,7 @@ from spark_jetstream.buckets.objects import (
     stream_name,
 )
 from spark_jetstream.client.requests import Connect
-from spark_jetstream.options.names import name_pattern
+from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.object_reader import ObjectRows
@@ -121,14 +121,16 @@ class Bucket:
     def connect(self) -> Connect:
         return connecting(self.url)
 
-    def plan(
-        self, glob: str | None = None, *, direct: bool = False, connect: Connect | None = None, **how: Any
-    ) -> list[ObjectGroup]:
+    def options(self, **given: object) -> SourceOptions:
+        """Those of a batch read of this bucket."""
+        named = {name: str(value) for name, value in given.items()}
+        return SourceOptions.from_spark({"objectBucket": self.name, **named}, streaming=False)
+
+    def plan(self, glob: str = "*", *, direct: bool = False, **given: object) -> list[ObjectGroup]:
         """The tasks of a batch read, as executors get them."""
-        pattern = None if glob is None else name_pattern(glob)
         part = TablePart(self.stream, self.info()["created"], (meta_filter(self.origin),), direct)
-        to = connect or self.connect
-        groups = plan_objects(to, part, SETTINGS, "test", bucket=self.name, pattern=pattern, **how)
+        options = self.options(pathGlobFilter=glob, **given)
+        groups = plan_objects(self.connect, part, SETTINGS, "test", options, SOME)
         copies: list[ObjectGroup] = pickle.loads(pickle.dumps(groups))
         return copies
 
@@ -138,12 +140,14 @@ class Bucket:
         columns: tuple[str, ...] = SOME,
         settings: PullSettings = SETTINGS,
         connect: Connect | None = None,
+        content_off: bool = False,
         **how: Any,
     ) -> list[dict[str, Any]]:
         """The rows of these tasks, or of all objects that are there now."""
         rows = []
-        for group in groups or self.plan(with_content=how.get("with_content", True)):
-            reader = ObjectRows(connect or self.connect, settings, "test", self.name, columns, **how)
+        options = self.options(contentOff=content_off)
+        for group in groups or self.plan(contentOff=content_off):
+            reader = ObjectRows(connect or self.connect, settings, "test", options, columns, **how)
             for batch in reader.of_group(group):
                 rows += rows_of(batch, columns)
         return rows
