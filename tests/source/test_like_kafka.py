@@ -232,8 +232,9 @@ def test_composite_read_limit(stream: MakeStream) -> None:
     s.fill(40, size=1000)
     query = Query(s.url, s.name, maxMessagesPerTrigger=25)
     assert query.run(maxBytesPerTrigger="1m").counts == [25, 15]
-    query = Query(s.url, s.name, maxMessagesPerTrigger=25, startingOffsets=json.dumps({s.name: 39}))
-    assert query.run(maxBytesPerTrigger="1").counts == [1, 1]
+    last_two: dict[str, Any] = {"startingOffsets": json.dumps({s.name: 39}), "maxBytesPerTrigger": "1"}
+    assert Query(s.url, s.name, maxMessagesPerTrigger=25, **last_two).run().counts == [1, 1]
+    assert Query(s.url, s.name, **last_two).run().counts == [1, 1]
 
 
 @pytest.mark.parametrize("subjects", ["*.a", None])

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from spark_jetstream.errors import (
+    ConsumerLimitReached,
     DataLossError,
     JetStreamError,
     OptionError,
@@ -341,6 +342,13 @@ def test_the_filter_is_taken(stream: Maker, theirs: tuple[str, ...], mine: tuple
     assert raised.value.option == "subjects"
     assert f"stream {made.name} is a work queue" in str(raised.value)
     assert ("bystander" in str(raised.value)) == (bool(theirs) and not mine)
+
+
+def test_no_room_for_a_consumer(stream: Maker) -> None:
+    made = stream(max_consumers=1)
+    make_consumer(made, "application")
+    with pytest.raises(ConsumerLimitReached, match=f"create consumer query on stream {made.name}"):
+        Run(made).open()
 
 
 @pytest.mark.parametrize("setting", ["deny_purge", "sealed"])
