@@ -22,7 +22,7 @@ from spark_jetstream.source.positions import (
     starting_position,
     warn_of_interest,
 )
-from spark_jetstream.source.probes import StreamProbe, probe_of
+from spark_jetstream.source.probes import probe_of
 from spark_jetstream.source.progress import LazyCommit
 from spark_jetstream.source.ranges import Split, Survey, cut_at, split
 
@@ -45,7 +45,7 @@ class StreamPlan:
         self._requests = requests
         self._progress = progress
         self._gets = Gets(requests, options)
-        self.probe = self._probe(direct=options.read_with == "direct")
+        self.probe = probe_of(requests, name, options.subjects, direct=options.read_with == "direct")
         self._deleted = False  # and logged
         self._warned = False  # of its retention
         # The position whose last message was looked up, and the state of the stream then.
@@ -54,9 +54,6 @@ class StreamPlan:
         self._unmatched = "", 0, 0
         # The position, and creation and end of the stream, when nothing that matches was found last.
         self._idle: tuple[int, str, int] | None = None
-
-    def _probe(self, *, direct: bool) -> StreamProbe:
-        return probe_of(self._requests, self.name, self._options.subjects, direct=direct)
 
     # The state
 
@@ -79,7 +76,7 @@ class StreamPlan:
         if needs_direct(state, self._options, endangered=endangered) and not self.probe.direct:
             if endangered:
                 log.warning("stream %s is read with Direct Get: it has interest retention and many messages", self.name)
-            self.probe = self._probe(direct=True)
+            self.probe = probe_of(self._requests, self.name, self._options.subjects, direct=True)
         if state.retention == "interest" and not self._warned:
             self._warned = True
             warn_of_interest(state, held=self._options.durable is not None)
