@@ -182,7 +182,7 @@ def test_spark_shows_the_error_of_the_driver(
         batch(spark, server.url, "ORDERS", **given).collect()
     in_load = AnalysisException if kind == "OptionError" else StreamingQueryException
     with pytest.raises(in_load) as of_query:  # in load, or later
-        start(streaming(spark, server.url, "ORDERS", **given), tmp_path, Run()).awaitTermination(60)
+        start(streaming(spark, server.url, "ORDERS", **given), tmp_path, Run()).awaitTermination()
     for failure in (of_batch.value, of_query.value):
         name, text = refusal(failure)
         assert name == kind
