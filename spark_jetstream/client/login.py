@@ -47,7 +47,8 @@ class Login:
     """The login of one client.
 
     `cut` is called with the reason when the connection is lost; `denied` with whether a publish (or else a
-    subscription) is not permitted, and with its subject in lower case.
+    subscription) is not permitted, and with its subject in lower case. Of its thirteen attributes five are given, and
+    the others are one account: of the logins, and of what has failed since the last one.
     """
 
     def __init__(

@@ -274,7 +274,7 @@ class Publisher:
         if meaning is None:
             return
         if meaning is Outcome.RETRY and flight.tries[index] < self._options.max_retries:
-            self._postpone(flight, index)
+            flight.postpone(index, time.monotonic() + _pause(flight, index))
             return
         row = flight.portion.row(index)
         reason = self._target.at(row.subject).reason(refusal, row.lines)
@@ -307,11 +307,7 @@ class Publisher:
                 f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for {patience:g} s (option "
                 f"retryTimeout){silence}"
             )
-        self._postpone(flight, index)
-
-    def _postpone(self, flight: InFlight, index: int) -> None:
-        pause = _PAUSES[min(int(flight.tries[index]), len(_PAUSES) - 1)]
-        flight.postpone(index, time.monotonic() + pause)
+        flight.postpone(index, time.monotonic() + _pause(flight, index))
 
     def _on_denied(self, denied: PermissionDenied) -> None:
         if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):
@@ -322,3 +318,7 @@ class Publisher:
                 # A server that has the option's domain itself names the subject under which the stream stores it.
                 if denied.subject.lower() in (subject.lower(), self._target.at(subject).stored_at(subject).lower()):
                     raise self.failure(flight.refuse(index, "the account may not publish to this subject"))
+
+
+def _pause(flight: InFlight, index: int) -> float:
+    return _PAUSES[min(int(flight.tries[index]), len(_PAUSES) - 1)]

@@ -62,7 +62,8 @@ class ObjectRows:
     `label` begins the consumers' names. `read` is one of `advice.READERS`, by default what the options say. It reads
     `together` objects at once; by default consumers read `TOGETHER`, and others one. Methods raise `DataLossError` for
     a damaged object or dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a
-    binary column, and what `read` raises.
+    binary column, and what `read` raises. Its attributes are many because the caller chooses how it reads: all but
+    `replicas` and `stream` are set once.
     """
 
     def __init__(

@@ -33,7 +33,8 @@ class StreamPlan:
     """One stream of a query. For one thread at a time; those of different streams share only what is thread-safe.
 
     Except for `see` and `note_deleted` the methods need a state that `see` has taken. They raise what `Requests.call`
-    raises. What an object remembers only saves requests (docs/architecture.md, "Processes").
+    raises. Seven of the thirteen attributes are what it remembers, which only saves requests (docs/architecture.md,
+    "Processes").
     """
 
     def __init__(self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit) -> None:
