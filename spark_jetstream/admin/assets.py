@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -9,7 +10,7 @@ from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.models.base import Model
 from spark_jetstream.admin.models.changes import FOR_NEW, Difference, differences, planned, update_body
 from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
-from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo
+from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo, StreamNamesPage
 from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
@@ -23,6 +24,8 @@ from spark_jetstream.protocol import jsapi
 Config = StreamConfig | ConsumerConfig
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
 
+_OVERLAP = 10065  # subjects overlap with an existing stream (nats-server: server/errors.json)
+
 
 def send(
     api: Api, stream: str, consumer: str, wanted: Config, actual: Model | None, context: str, form: str = ""
@@ -34,11 +37,28 @@ def send(
     body = {**FOR_NEW[type(wanted)], **wanted.body()} if actual is None else update_body(wanted, actual)
     if isinstance(wanted, StreamConfig):
         subject = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
-        return api.reply(StreamInfo, subject, body, context=context, stream=stream)
+        try:
+            return api.reply(StreamInfo, subject, body, context=context, stream=stream)
+        except ApiError as error:
+            others = _streams_with(api, wanted) - {stream} if error.err_code == _OVERLAP else set()
+            if not others:
+                raise
+            have = "have" if len(others) > 1 else "has"
+            raise jsapi.reworded(error, f"{error}: {' and '.join(sorted(others))} {have} such subjects") from None
     request = (jsapi.create_request if actual is None else jsapi.update_request)(stream, body)
     filtered = jsapi.CONSUMER_CREATE_FILTERED if wanted.filter_subject else jsapi.CONSUMER_CREATE_NAMED
     names = {"stream": stream, "consumer": consumer, "filter": wanted.filter_subject}
     return api.reply(ConsumerInfo, form or filtered, request, context=context, **names)
+
+
+def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
+    """Return the streams that store subjects of a configuration, as far as the account may see them."""
+    others: set[str] = set()
+    with contextlib.suppress(JetStreamError):
+        for subject in wanted.subjects or (wanted.name,):
+            for page in api.pages(StreamNamesPage, jsapi.STREAM_NAMES, {"subject": subject}, context="list streams"):
+                others.update(page.streams)
+    return others
 
 
 class Asset(Generic[Info]):

@@ -388,11 +388,11 @@ def _check_exists(connection: Connection, origin: Origin, context: str, seconds:
 
 
 def _key(key: Any) -> str:
-    problem = key_fault(key) if isinstance(key, str) else "there is no text"
+    problem = key_fault(key) if isinstance(key, str) else "it is not a text"
     if not problem and len(key) > _MOST_BYTES:
-        problem = f"there are {len(key):,} bytes, more than {_MOST_BYTES}"
+        problem = f"it has {len(key):,} bytes, more than {_MOST_BYTES}"
     if problem:
-        raise OptionError(f"key {shown(key)} cannot be one: {problem}")
+        raise OptionError(f"key {shown(key)} is not valid: {problem}")
     return str(key)
 
 

@@ -512,14 +512,19 @@ def purge(
 
 
 @command(streams, "rm", example="stream rm ORDERS_TEST --force")
-def remove(run: Run, stream: StreamName, force: Force = False) -> None:
-    """Delete a stream with its messages and its consumers."""
-    if not force:
-        state = run.admin.streams.load(stream).state
-        held = f"{counted(state.messages, 'message')} and {counted(state.consumer_count, 'consumer')}"
-        run.out.confirm(f"Delete stream {stream} with {held}?", force=force)
-    run.admin.streams.delete(stream)
-    run.out.done(f"stream {stream} was deleted", stream=stream, deleted=True)
+def remove(
+    run: Run,
+    stream: Annotated[list[str], arguments.stream_argument(help="Names of the streams.")],
+    force: Force = False,
+) -> None:
+    """Delete streams with their messages and their consumers."""
+    for name in stream:
+        if not force:
+            state = run.admin.streams.load(name).state
+            held = f"{counted(state.messages, 'message')} and {counted(state.consumer_count, 'consumer')}"
+            run.out.confirm(f"Delete stream {name} with {held}?", force=force)
+        run.admin.streams.delete(name)
+        run.out.done(f"stream {name} was deleted", stream=name, deleted=True)
 
 
 # Servers

@@ -180,7 +180,7 @@ class SourceOptions(SideOptions):
     def _check_positions(self) -> SourceOptions:
         if not self.streaming and self.starting_offsets == "latest":
             raise OptionError(
-                "option startingOffsets cannot be latest when reading a batch: nothing would be read",
+                "option startingOffsets cannot be latest in a batch read: nothing would be read",
                 option="startingOffsets",
             )
         start = self._check_streams("startingOffsets", self.starting_offsets)

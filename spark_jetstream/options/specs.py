@@ -234,7 +234,7 @@ _FOREIGN: Mapping[str, str] = {
     "apiPrefix": "js.api-prefix",
     "connectTimeout": "connection.timeout",
     "credentialsFile": "credential.file",
-    "durable": "consumerGroup consumerName durable.name group.id groupIdPrefix pull.consumer.create "
+    "durable": "consumer consumerGroup consumerName durable.name group.id groupIdPrefix pull.consumer.create "
     "pull.subscription.durable.name",
     "endingOffsets": "endingPosition",
     "endingTimestamp": "endingOffsetsByTimestamp",
@@ -242,16 +242,16 @@ _FOREIGN: Mapping[str, str] = {
     "fetchBatch": "maxRecordsPerFetch msg.fetch.batch.size pull.batch.size pull.consumer.max.batch",
     "fetchTimeout": "msg.receive.wait.millis pollTimeoutMs pull.wait.time receiverTimeout",
     "maxMessagesPerPartition": "maxFetchRecordsPerShard maxRecordsPerPartition",
-    "maxMessagesPerTrigger": "maxEventsPerTrigger maxOffsetsPerTrigger",
+    "maxMessagesPerTrigger": "maxEventsPerTrigger maxFilesPerTrigger maxOffsetsPerTrigger",
     "minMessagesPerTrigger": "minOffsetsPerTrigger",
     "minPartitions": "num.listeners",
     "password": "connection.user.password",
     "requestTimeout": "operationTimeout",
     "retryTimeout": "fetchOffset.numRetries fetchOffset.retryIntervalMs reconnect.wait.secs",
-    "servers": "bootstrap.servers connectionString endpointUrl host port security.protocol",
+    "servers": "bootstrap.servers connectionString endpointUrl host port security.protocol url",
     "startingOffsets": "initialPosition startingPosition",
     "startingTimestamp": "startingOffsetsByTimestamp",
-    "stream": "pull.subscription.stream.name stream.name streamName",
+    "stream": "name pull.subscription.stream.name stream.name streamName",
     "stream subject": "topic",
     "stream subjects": "assign subscribe",
     "subject": "stream.subject",
@@ -264,11 +264,13 @@ _FOREIGN: Mapping[str, str] = {
 _FOREIGN_PREFIX = re.compile(r"(?i)(kafka(consumer)?|eventhubs|kinesis(\.executor)?|nats(\.(source|sink))?)\.")
 
 
-_PUSHDOWN = "filterPushdown"
-_NO_PUSHDOWN = (
-    "Spark keeps one plan for each load(), so that a frame read with other predicates had wrong rows; say what to read "
-    "with subjects (of a bucket: keys), startingOffsets, endingOffsets, startingTimestamp and endingTimestamp"
-)
+#: Names that are like no option, or were one, and what to use instead: the end of a sentence.
+_INSTEAD: Mapping[str, str] = {
+    "filterPushdown": " any more: Spark keeps one plan for each load(), so that a frame read with other predicates had "
+    "wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, endingOffsets, startingTimestamp "
+    "and endingTimestamp",
+    "format": ": column data is the payload, byte for byte; functions such as from_json and to_json convert it",
+}
 
 
 def _unknown(key: str, valid: Collection[str]) -> tuple[str, str]:
@@ -297,8 +299,9 @@ def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[Optio
             continue
         name = names.get(lower)
         if name is None:
-            if lower == _PUSHDOWN.lower():
-                raise OptionError(f"there is no option {_PUSHDOWN} any more: {_NO_PUSHDOWN}", option=_PUSHDOWN)
+            for other, instead in _INSTEAD.items():
+                if lower == other.lower():
+                    raise OptionError(f"there is no option {other}{instead}", option=other)
             written, hint = _unknown(key, [spec.name for spec in valid])
             raise OptionError(f"there is no option {written}{hint}", option=written)
         if name in given:
@@ -322,10 +325,7 @@ def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: 
                 f"option {spec.name} belongs to the {other.side} and has no meaning for a {model.side}{hint}",
                 option=spec.name,
             )
-    here, elsewhere = ("stream", "batch") if streaming else ("batch", "stream")
-    doing = "reading" if model.side == "source" else "writing"
+    where = "streaming query" if streaming else "batch read" if model.side == "source" else "batch write"
     for spec in model.specs:
-        if spec.name in given and spec.only == elsewhere:
-            raise OptionError(
-                f"option {spec.name} has no meaning when {doing} a {here}: {spec.instead}", option=spec.name
-            )
+        if spec.name in given and spec.only == ("batch" if streaming else "stream"):
+            raise OptionError(f"option {spec.name} has no meaning in a {where}: {spec.instead}", option=spec.name)

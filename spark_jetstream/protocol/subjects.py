@@ -70,5 +70,5 @@ def key_fault(key: str, *, filters: bool = False) -> str:
         return "a token between the dots is empty"
     for token in tokens:
         if not (re.fullmatch(r"[-/_=A-Za-z0-9]+", token) or (filters and token in ("*", ">"))):
-            return "there is something else than letters, digits, dots and - / _ ="
+            return "a character is not a letter, a digit, a dot or one of - / _ ="
     return ""

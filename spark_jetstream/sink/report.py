@@ -38,7 +38,7 @@ class Totals:
     def stored_already(self, noun: str = "row") -> str:
         """Return how many rows or objects of a task are stored, for the end of its error."""
         one = self.stored == 1
-        return f"{self.stored} {noun}{'' if one else 's'} of it {'is' if one else 'are'} stored already"
+        return f"{self.stored} {noun}{'' if one else 's'} of the task {'is' if one else 'are'} stored"
 
 
 @dataclass(frozen=True)

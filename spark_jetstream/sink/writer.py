@@ -75,7 +75,7 @@ class _Sink:
             what = "stream" if {"bucket", "objectbucket"}.isdisjoint(name.lower() for name in options) else "bucket"
             raise OptionError(
                 f'mode "overwrite" is not possible: a {what} is only ever added to; use mode "append", and purge the '
-                f"{what} yourself if its messages shall go",
+                f"{what} first if you do not want its messages",
                 option="mode",
             )
         self.options = SinkOptions.from_spark(options, streaming=self.streaming)

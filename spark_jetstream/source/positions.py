@@ -128,7 +128,7 @@ def check_start(state: StreamSummary, options: SourceOptions) -> None:
     if state.retention == "workqueue" and (name == "startingTimestamp" or options.starting_offsets != "earliest"):
         raise OptionError(
             f"option {name} has no meaning for stream {state.name}, a work queue: what a query passes over would be "
-            "removed from it unread; leave the option out, and purge the stream yourself if its messages shall go",
+            "removed from it unread; leave the option out, and purge the stream if you do not want its messages",
             option=name,
         )
 

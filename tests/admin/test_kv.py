@@ -275,20 +275,20 @@ def test_revisions_that_are_not_the_latest(make: MakeKv, name: str) -> None:
 def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     bucket = make()
     for key in ("", "a b", "a..b", ".a", "a.", "a*", "ä", "a\n", "k" * 800):
-        with pytest.raises(OptionError, match=r"key .* cannot be one"):
+        with pytest.raises(OptionError, match=r"key .* is not valid"):
             bucket.put(key, "x")
-        with pytest.raises(OptionError, match=r"key .* cannot be one"):
+        with pytest.raises(OptionError, match=r"key .* is not valid"):
             bucket.get(key)
     wrong: Any = 5
     cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: bucket.get(wrong), "key .* cannot be one: there is no text"),
+        (lambda: bucket.get(wrong), "key .* is not valid: it is not a text"),
         (lambda: bucket.put("a", wrong), "a value must be text or bytes, not int"),
         (lambda: bucket.put("a", "\ud800"), "a value: the text cannot be"),
         (lambda: bucket.update("a", "x", 0), "revision must be a whole number from 1 on"),
         (lambda: bucket.get("a", revision=-1), "revision must be"),
         (lambda: bucket.create("a", "x", ttl="500ms"), "ttl must be a duration of whole seconds"),
         (lambda: bucket.create("a", "x", ttl="soon"), "ttl must be"),
-        (lambda: bucket.keys("a b"), "a filter of keys must be a key, possibly with .*: there is something else than"),
+        (lambda: bucket.keys("a b"), "a filter of keys must be a key, possibly with .*: a character is not a letter"),
         (lambda: bucket.entries("a.*", "*.b"), r'a filter of keys holds "a\.\*" and "\*\.b", which overlap'),
         (lambda: bucket.watch(history=True, updates_only=True), "history and updates_only cannot"),
         (lambda: bucket.watch("*", "a"), r'holds "\*" and "a", which overlap'),

@@ -165,6 +165,30 @@ def test_delete_msg_purge_and_rm_say_what_they_removed(
     assert run("stream", "info", filled).code == 1
 
 
+def test_several_streams_are_deleted_in_turn_up_to_one_that_does_not_exist(
+    do: Command, run: Command, name: str
+) -> None:
+    for stream in ("a", "b", "d"):
+        do("stream", "add", f"{name}-{stream}", "--subjects", f"{name}.{stream}")
+    named = [f"{name}-{stream}" for stream in "abcd"]
+    ran = run("stream", "rm", *named, "--force")
+    assert (ran.code, "stream not found" in ran.err) == (1, True)
+    assert ran.out == f"stream {named[0]} was deleted\nstream {named[1]} was deleted\n"
+    assert [run("stream", "info", stream).code for stream in named] == [1, 1, 1, 0]
+
+
+def test_the_error_of_overlapping_subjects_names_the_other_streams(do: Command, run: Command, name: str) -> None:
+    do("stream", "add", f"{name}-a", "--subjects", f"{name}.a")
+    do("stream", "add", f"{name}-b", "--subjects", f"{name}.b.>")
+    do("stream", "add", f"{name}-c", "--subjects", f"{name}.c")
+    said = f"subjects overlap with an existing stream (code 400, error 10065): {name}-a and {name}-b have such subjects"
+    refused(
+        run("stream", "add", f"{name}-d", "--subjects", f"{name}.a,{name}.*.x"), 1, f"create stream {name}-d: {said}"
+    )
+    ran = run("stream", "edit", f"{name}-c", "--subjects", f"{name}.>", "--force")
+    assert (ran.code, f"update stream {name}-c: {said}" in ran.err) == (1, True), ran.err
+
+
 # -- create and change --
 
 

@@ -224,6 +224,22 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         "other predicates had wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
         "endingOffsets, startingTimestamp and endingTimestamp",
     ),
+    (
+        STREAM,
+        {"format": "json"},
+        "format",
+        "there is no option format: column data is the payload, byte for byte; functions such as from_json and to_json "
+        "convert it",
+    ),
+    *(
+        (STREAM, {name.lower(): "a"}, name, f"there is no option {name}; did you mean {ours}")
+        for name, ours in {
+            "consumer": "durable",
+            "maxFilesPerTrigger": "maxMessagesPerTrigger",
+            "name": "stream",
+            "url": "servers",
+        }.items()
+    ),
     # names of other connectors, which Spark hands over in lower case; tests/source/test_like_kafka.py has Kafka's
     *(
         (STREAM, {name.lower(): "a"}, name, f"there is no option {name}; did you mean {ours}")
@@ -255,7 +271,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     # buckets
     (STREAM, {**NONE, "bucket": "b", "subjects": "a"}, "subjects", "no meaning with bucket: use keys"),
     (STREAM, {**NONE, "bucket": "b", "includeHeaders": "false"}, "includeHeaders", "its rows have no headers"),
-    (STREAM, {**NONE, "bucket": "b", "keys": "a b"}, "keys", "must be a key, possibly with * and >: there is"),
+    (STREAM, {**NONE, "bucket": "b", "keys": "a b"}, "keys", "must be a key, possibly with * and >: a character"),
     (STREAM, {**NONE, "bucket": "b", "startingOffsets": '{"c": 5}'}, "startingOffsets", 'names bucket "c", which'),
     (STREAM, {**NONE, "bucket": "b", "history": "true"}, "history", "a stream has every revision as it comes"),
     (STREAM, {"keys": "a"}, "keys", "option keys has no meaning without bucket"),
@@ -278,7 +294,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"durable": "a.b"}, "durable", "without blanks, dots"),
     (BATCH, {"durable": "d"}, "durable", "a batch keeps no position"),
     # where
-    (BATCH, {"maxMessagesPerTrigger": "5"}, "maxMessagesPerTrigger", "when reading a batch: bound a batch with"),
+    (BATCH, {"maxMessagesPerTrigger": "5"}, "maxMessagesPerTrigger", "in a batch read: bound a batch with"),
     (BATCH, {"maxBytesPerTrigger": "5"}, "maxBytesPerTrigger", "endingOffsets or endingTimestamp"),
     (BATCH, {"minMessagesPerTrigger": "5"}, "minMessagesPerTrigger", "a batch reads what is there"),
     (BATCH, {"maxTriggerDelay": "5s"}, "maxTriggerDelay", "a batch reads what is there"),
@@ -335,7 +351,7 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"bucket": "b", "serverHeaders": "drop"}, "serverHeaders", "its rows have no column headers"),
     (STREAM, {"objectBucket": "o", "serverHeaders": "drop"}, "serverHeaders", "no headers of a message"),
     # where
-    (STREAM, {"writeId": "x"}, "writeId", "when writing a stream: the query's own id and its batch numbers are used"),
+    (STREAM, {"writeId": "x"}, "writeId", "in a streaming query: the query's own id and its batch numbers are used"),
     # values
     (STREAM, {"subject": "a b"}, "subject", "must be a subject without blanks and wildcards: there are blanks"),
     (STREAM, {"deadLetterSubject": "a.>"}, "deadLetterSubject", "there is a wildcard"),

@@ -144,7 +144,7 @@ BAD: list[tuple[Kind, str, list[object]]] = [
     (BOTH, 'gives "A" partitions: a stream has one sequence, and no partitions', ['{"A": {"A": 1}}', '{"A": {}}']),
     (BOTH, "a sequence from 1", [f'{{"A": {n}}}' for n in (2**63, "9" * 10_000)]),
     (BOTH, "must be text or pairs", [7]),
-    (KEYS, "must be a key, possibly with * and >: there is something else than letters", ["a b"]),
+    (KEYS, "must be a key, possibly with * and >: a character is not a letter", ["a b"]),
     (KEYS, "which overlap", ["a.>,a.b"]),
 ]
 

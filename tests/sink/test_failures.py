@@ -62,7 +62,7 @@ LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
 HERE, ONCE = {"stream": "<N>"}, {"delivery": "exactly-once"}
 UNFIT, INSTEAD = "delivery exactly-once is not possible with stream <N>: it", ".*; use deduplicated"
 CREDENTIALS = r"the NATS server at nats://127.0.0.1:\d+ refused the credentials"
-ROW, AT, STORED = "row", "of partition 0 cannot be stored at subject", "of it are stored already"
+ROW, AT, STORED = "row", "of partition 0 cannot be stored at subject", "of the task are stored"
 DENIED = "the account may not publish to this subject"
 MAY_NOT = "the account may not publish to"
 NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
@@ -213,7 +213,7 @@ EARLY = [
     Case("bs", "SchemaError",
         r'the sink knows no column "dta"; did you mean "data" \(columns: data, subject, .*\): drop it, or .*',
         columns={"dta": [1, 2, 3]}),
-    Case("s", "OptionError", "option writeId has no meaning when writing a stream: .*", {"writeId": "w"}),
+    Case("s", "OptionError", "option writeId has no meaning in a streaming query: .*", {"writeId": "w"}),
     Case("bs", "StreamNotFound", r"there is no stream NONE \(option stream\)", {"stream": "NONE"}),
     Case("bs", "StreamNotFound", r"there is no stream ROSW \(option stream\); did you mean ROWS", {"stream": "ROSW"}),
     Case("b", "OptionError", "option stream: <N> is a mirror, which nobody can publish to", HERE,
@@ -339,7 +339,7 @@ def test_a_row_that_cannot_be_stored_is_named(make: MakeStream, caplog: pytest.L
     kind, said = refuse("b", failing, bad.columns, bad.options, early=False)
     assert kind == "RowRefused"
     before = re.escape("row 2 of partition 0 cannot be stored at subject ")
-    found = re.fullmatch(rf"{before}('.*'|\".*\"): (.+); (\d+) rows? of it (?:is|are) stored already", said)
+    found = re.fullmatch(rf"{before}('.*'|\".*\"): (.+); (\d+) rows? of the task (?:is|are) stored", said)
     assert found is not None, said
     subject, reason, count = found.groups()
     assert re.fullmatch(filled_in(bad.reason, failing), reason), said
@@ -581,8 +581,8 @@ def test_spark_shows_the_error_of_a_task_and_what_the_driver_logs(
     kind, said = refusal(caught.value)
     assert kind == "RowRefused"
     assert re.fullmatch(
-        rf"row 2 of partition 0 cannot be stored at subject '{s.subject}.2': column data is null; {stored} rows? of it "
-        "(?:is|are) stored already",
+        rf"row 2 of partition 0 cannot be stored at subject '{s.subject}.2': column data is null; {stored} rows? of "
+        "the task (?:is|are) stored",
         said,
     ), said
     options = {"stream": "<N>", "deadLetterSubject": f"{dead.subject}.row", "writeId": s.subject}

@@ -70,9 +70,9 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "null key": ({"key": None}, "column key is null"),
     "empty key": ({"key": ""}, "in its key '' a token between the dots is empty"),
     "empty token": ({"key": "a..b"}, "in its key 'a..b' a token between the dots is empty"),
-    "wildcard": ({"key": "a.*"}, "in its key 'a.*' there is something else than letters"),
-    "line end": ({"key": "a\n"}, r"in its key 'a\n' there is something else than letters"),
-    "umlaut": ({"key": "größe"}, "in its key 'größe' there is something else than letters"),
+    "wildcard": ({"key": "a.*"}, "in its key 'a.*' a character is not a letter"),
+    "line end": ({"key": "a\n"}, r"in its key 'a\n' a character is not a letter"),
+    "umlaut": ({"key": "größe"}, "in its key 'größe' a character is not a letter"),
     "long": ({"key": "k" * 1019}, "its key has 1019 bytes, more than 1018"),
     "null value": ({"value": None}, "column value is null, which only a row with operation DELETE or PURGE may be"),
     "operation": ({"operation": "DEL"}, "column operation is 'DEL', but must be PUT, DELETE or PURGE"),
@@ -180,7 +180,7 @@ def test_a_wrong_revision_fails_with_key_and_revision(bucket: Stream, delivery: 
         sink.write([rows], WriteTask("q", 2, 0))
     assert str(raised.value) == (
         f"row 2 of partition 0 cannot be stored under key 'a.b' of bucket {name_of(bucket)}: wrong last sequence: 2 "
-        f"(error 10071): column {said}; 1 row of it is stored already"
+        f"(error 10071): column {said}; 1 row of the task is stored"
     )
     assert (raised.value.number, raised.value.subject) == (2, f"$KV.{name_of(bucket)}.a.b")
     assert table(bucket) == {"a.b": b"2", "new": b"x"}
@@ -206,7 +206,7 @@ def test_rows_that_cannot_be_stored_become_dead_letters(bucket: Stream, stream: 
     expected = {
         "good": (b"3", "column expected_revision is 0, but the key has revision 1"),
         "gone": (b"", "column expected_revision is 99, and the key does not exist"),
-        "a b": (b"2", "in its key 'a b' there is something else than letters"),
+        "a b": (b"2", "in its key 'a b' a character is not a letter"),
         "odd": (b"6", "column operation is 'MOVE', but must be PUT, DELETE or PURGE"),
         "null": (b"", "column value is null"),
     }

@@ -124,7 +124,7 @@ def test_unsupported_save_modes(spark: SparkSession, stream: MakeStream) -> None
     assert refusal(caught.value) == (
         "OptionError",
         'mode "overwrite" is not possible: a stream is only ever added to; use mode "append", and purge the stream '
-        "yourself if its messages shall go",
+        "first if you do not want its messages",
     )
     with pytest.raises(AnalysisException, match='mode "overwrite" is not possible: a bucket is only ever added to'):
         write(frame, s, mode="overwrite", bucket="b")

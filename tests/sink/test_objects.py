@@ -247,7 +247,7 @@ class TestRefusals:
     def test_a_row_that_is_no_object(self, bucket: Bucket) -> None:
         said = (
             r"^row 3 of partition 0, object 'c' of bucket B.* column content is null.*; "
-            r"2 objects of it are stored already$"
+            r"2 objects of the task are stored$"
         )
         with pytest.raises(RowRefused, match=said) as raised:
             bucket.write(("a", b"1"), ("b", b"2"), ("c", None), ("d", b"4"))
@@ -260,7 +260,7 @@ class TestRefusals:
         with pytest.raises(
             RowRefused,
             match=r"maximum bytes exceeded \(error 10077\): the bucket is full: raise its max_bytes, or remove "
-            r"objects, also after 2 retries \(option maxRetries\); 1 object of it is stored already",
+            r"objects, also after 2 retries \(option maxRetries\); 1 object of the task is stored",
         ) as raised:
             bucket.write(("b", b"x"), ("a", content("a", 2, 4 * CHUNK)), maxRetries=2)
         assert (raised.value.number, raised.value.err_code) == (2, 10077)
@@ -453,7 +453,7 @@ class TestWire:
             with pytest.raises(
                 OutageError,
                 match=r"^row 2 of partition 0, object 'a' of bucket B\d+ cannot be stored: .*not made again within 1 s"
-                r".*; 1 object of it is stored already$",
+                r".*; 1 object of the task is stored$",
             ):
                 writing.result(60)
         acks.end()
@@ -485,7 +485,7 @@ class TestWire:
             yield batch(name=["b"], content=[b"x"])
 
         with pytest.raises(
-            StreamNotFound, match=r"^row 2 of .*there is no Object Store bucket .*; 1 object of it is stored"
+            StreamNotFound, match=r"^row 2 of .*there is no Object Store bucket .*; 1 object of the task is stored"
         ):
             bucket.sink().write(rows())
 

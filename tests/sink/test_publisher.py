@@ -63,7 +63,7 @@ def error(err_code: int, code: int = 503) -> bytes:
 
 def counted(message: object) -> int:
     """How many rows an error says are stored."""
-    found = re.search(r"; (\d+) rows? of it (?:is|are) stored already$", str(message))
+    found = re.search(r"; (\d+) rows? of the task (?:is|are) stored$", str(message))
     assert found is not None, message
     return int(found[1])
 

@@ -689,10 +689,10 @@ def test_start_offset_does_not_match_assigned(stream: MakeStream) -> None:
 @pytest.mark.parametrize(
     ("mode", "options", "text"),
     [
-        ("s", {"endingOffsets": "latest"}, "no meaning when reading a stream: stop the query, or use trigger(availab"),
-        ("s", {"endingTimestamp": "0"}, "option endingTimestamp has no meaning when reading a stream"),
+        ("s", {"endingOffsets": "latest"}, "no meaning in a streaming query: stop the query, or use trigger(availab"),
+        ("s", {"endingTimestamp": "0"}, "option endingTimestamp has no meaning in a streaming query"),
         ("s", {"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"}, "minMessagesPerTrigger (6) is larger"),
-        ("b", {"startingOffsets": "latest"}, "option startingOffsets cannot be latest when reading a batch"),
+        ("b", {"startingOffsets": "latest"}, "option startingOffsets cannot be latest in a batch read"),
         ("b", {"startingOffsets": '{"A": -1}'}, "a sequence from 1 to 2^63-1 for stream"),
         ("b", {"endingOffsets": '{"A": -2}'}, "a sequence from 1 to 2^63-1 for stream"),
         ("b", {"startingOffsets": '{"A": 5}', "endingOffsets": '{"A": 4}'}, "before 4, but startingOffsets begins at"),
