@@ -243,7 +243,11 @@ class World:
 
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: not kept(), "no message", 30)
-        return [f"{count} messages are left on {name}" for name, count in kept().items()]
+        return [
+            f"{count} messages are left on {name}: {self.api(f'STREAM.INFO.{name}', {'deleted_details': True})}; "
+            f"{self.api(f'CONSUMER.INFO.{name}.spark')}"
+            for name, count in kept().items()
+        ]
 
     def _streams(self) -> set[str]:
         return set(self.api("STREAM.NAMES")["streams"])

@@ -277,7 +277,8 @@ def test_several_streams_are_looked_at_in_one_go(server: NatsServer, monkeypatch
         states = [state for state in found.values() if isinstance(state, StreamSummary)]
         assert [*found] == [state.name for state in states] == list("CAB")
         assert [state.messages for state in states] == [3, 1, 2]
-        assert proxy.client_bytes.count(b"PUB $JS.API.STREAM.INFO") == 4  # one reply was lost
+        # One reply was lost; others are asked again if they are late.
+        assert proxy.client_bytes.count(b"PUB $JS.API.STREAM.INFO") >= 4
         found = requests.streams({"A": "look at A", "NOPE": "look at NOPE"})
         assert [type(each) for each in found.values()] == [StreamSummary, StreamNotFound]
         assert str(found["NOPE"]).startswith("cannot look at NOPE: ")

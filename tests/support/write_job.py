@@ -55,6 +55,19 @@ def write(options: Mapping[str, str], write: str, partition: int) -> TaskReport:
     return Sink(**options).write(batches(partition), WriteTask(write, _BATCH, partition), names=["data"])
 
 
+_connections: dict[Inbox, Connection] = {}
+
+
+def inbox(connection: Connection, **named: Any) -> Inbox:
+    """`Connection.inbox`, which notes of which connection the inbox is."""
+    made = _make_inbox(connection, **named)
+    _connections[made] = connection
+    return made
+
+
+_make_inbox = Connection.inbox
+
+
 class Death:
     """Counts moments, and ends the process at one of them."""
 
@@ -78,9 +91,8 @@ class Death:
             result = function(instance, *args, **named)
             self.at(f"after {what}")
             if received:
-                # The server answers the ping when it has got all that was sent before.
-                registry = instance._registry
-                registry._loop.run(registry.login.ping(10), 60)
+                # The server answers when it has got all that was sent before.
+                _connections[instance].check()
                 self.at(f"received {what}")
             return result
 
@@ -90,6 +102,7 @@ class Death:
 def arm(death: Death) -> None:
     """Make every request and every publish of this process a moment."""
     numbers = itertools.count(1)
+    setattr(Connection, "inbox", inbox)  # noqa: B010
     setattr(Connection, "request", death.around(Connection.request, lambda subject, *_: str(subject), False))  # noqa: B010
     setattr(Inbox, "send", death.around(Inbox.send, lambda *_: f"publish {next(numbers)}", True))  # noqa: B010
 
