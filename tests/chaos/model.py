@@ -34,6 +34,7 @@ def violations(
     first once, and none that was not sent. `level` is the sink's option `delivery`, None for a transactional sink; only
     `at-least-once` may have a row twice. Those in `excused` may be missing, and those in `again` may be repeated.
     """
+    sent, excused, again = set(sent), set(excused), set(again)  # an hour of load has 200,000 messages
     missing = [body for body in stored if body not in rows and body not in excused]
     repeated = [body for body, times in rows.items() if times > 1 and body not in again]
     if level == "at-least-once":

@@ -242,7 +242,8 @@ class World:
             return {name: kept for name in held if (kept := self.api(f"STREAM.INFO.{name}")["state"]["messages"])}
 
         with contextlib.suppress(TimeoutError):
-            wait_until(lambda: not kept(), "no message", 30)
+            # A server that was frozen may remove late what was acknowledged.
+            wait_until(lambda: not kept(), "no message", 180)
         return [
             f"{count} messages are left on {name}: {self.api(f'STREAM.INFO.{name}', {'deleted_details': True})}; "
             f"{self.api(f'CONSUMER.INFO.{name}.spark')}"
