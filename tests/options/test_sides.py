@@ -231,15 +231,6 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         "there is no option format: column data is the payload, byte for byte; functions such as from_json and to_json "
         "convert it",
     ),
-    *(
-        (STREAM, {name.lower(): "a"}, name, f"there is no option {name}; did you mean {ours}")
-        for name, ours in {
-            "consumer": "durable",
-            "maxFilesPerTrigger": "maxMessagesPerTrigger",
-            "name": "stream",
-            "url": "servers",
-        }.items()
-    ),
     # names of other connectors, which Spark hands over in lower case; tests/source/test_like_kafka.py has Kafka's
     *(
         (STREAM, {name.lower(): "a"}, name, f"there is no option {name}; did you mean {ours}")
@@ -253,6 +244,11 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
             "nats.pull.subscription.stream.name": "stream",
             "nats.stream.subjects": "subjects",
             "nats.source.js.api-prefix": "apiPrefix",
+            # Without a prefix, as other sources have them.
+            "consumer": "durable",
+            "maxFilesPerTrigger": "maxMessagesPerTrigger",
+            "name": "stream",
+            "url": "servers",
         }.items()
     ),
     (STREAM, {"Subjects": "a", "subjects": "b"}, "subjects", "is given twice"),
