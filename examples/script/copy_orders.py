@@ -57,7 +57,10 @@ def main() -> None:
         spark.sparkContext.setLogLevel("OFF")  # or Spark prints where it interrupted a micro-batch
         query.stop()
         print("stopped; the next run continues after the last micro-batch")
-    spark.stop()
+    else:
+        # After a signal Spark stops when this process is gone: tasks of the micro-batch may still be ending, and
+        # a task that ends while Spark stops makes PySpark print a traceback.
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -66,7 +66,12 @@ def test_the_script_copies_what_came_since_its_last_run(url: str, tmp_path: Path
 @pytest.mark.full
 @pytest.mark.parametrize("written", ["offsets", "commits"])
 def test_ctrl_c_ends_the_script_with_one_line(written: str, url: str, tmp_path: Path) -> None:
-    """In a micro-batch and after it. A terminal sends the signal to all processes, Spark's as well."""
+    """In a micro-batch and after it. A terminal sends the signal to all processes, Spark's as well.
+
+    `SparkContext.stop` interrupts the thread that sends a finished task's accumulators to Python (`EventLoop.stop`),
+    the interrupt closes the channel (`PythonAccumulatorV2`), and Python prints the `EOFError`: the script must leave
+    the stop to the JVM.
+    """
     arguments = ("--servers", url, "--stream", "ORDERS", "--to", tmp_path / "orders")
     with subprocess.Popen(
         [sys.executable, EXAMPLES / "script" / "copy_orders.py", *arguments],
