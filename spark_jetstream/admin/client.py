@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
-from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.api import Api, checked, subject_filter
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
@@ -22,9 +22,12 @@ from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.streams import Streams
+from spark_jetstream.admin.subscription import Headers, Subscription, request
+from spark_jetstream.client.subscription import CoreMessage
 from spark_jetstream.errors import MessageNotFound, OptionError, StreamNotFound
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
+from spark_jetstream.options.names import Name
 from spark_jetstream.options.specs import given_options
 from spark_jetstream.options.values import did_you_mean, hidden
 from spark_jetstream.protocol.conventions import SINCE
@@ -180,6 +183,36 @@ class JetStreamAdmin:
         no leader for option ``requestTimeout``, and `ApiError` when the stream refuses the message.
         """
         return publish(self._api, subject, data, headers)
+
+    def request(
+        self,
+        subject: str,
+        data: str | bytes = b"",
+        headers: Headers | None = None,
+        *,
+        replies: int | None = 1,
+        timeout: float | None = None,
+    ) -> list[CoreMessage]:
+        """Send a request of core NATS, also to a subject of an API such as ``$JS.API.INFO``; return its replies.
+
+        These are the first ``replies``, or fewer that came within ``timeout`` seconds (option ``requestTimeout`` by
+        default), or all that came in that time for None. Text is sent as UTF-8. Raises `NoResponders` when nobody
+        listens at the subject, and `RequestTimeout` when no reply came.
+        """
+        return request(self._api, subject, data, headers, replies, timeout)
+
+    def subscribe(
+        self, subject: str, *, queue: str = "", timeout: float | None = None, count: int | None = None
+    ) -> Subscription[CoreMessage]:
+        """Subscribe to a subject of core NATS (wildcards allowed); all messages after this call are received.
+
+        Of the members of a ``queue`` group one receives each message. The iterator ends after ``timeout`` seconds, or
+        ``count`` messages. A `Gap` says that messages may be missing: the connection was lost, and came back. Raises
+        `PermissionDenied` when the account may not subscribe to the subject, and `OutageError` in the iteration after a
+        loss of more than option ``retryTimeout``.
+        """
+        group = str(checked(Name("queue group", optional=True), "queue", queue))
+        return Subscription(self._api, (subject_filter(subject),), lambda message, _: message, timeout, count, group)
 
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True

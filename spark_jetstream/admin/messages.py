@@ -16,7 +16,7 @@ from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import BATCH, settings
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.inbox import Inbox
+from spark_jetstream.client.inbox import Inbox, Pairs
 from spark_jetstream.errors import (
     ApiError,
     DataLossError,
@@ -93,13 +93,7 @@ def store(
     stream. During an election the message is sent again for option ``requestTimeout``: nothing was stored then.
     """
     connection = api.connection
-    size = len(data) + sum(len(f"{name}: {text}\r\n".encode()) for name, text in headers.items())
-    size += _HEADER_BYTES if headers else 0
-    if size > connection.max_payload:
-        raise JetStreamError(
-            f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no more than "
-            f"{connection.max_payload:,} (its max_payload)"
-        )
+    check_size(connection, data, [*headers.items()], context)
     deadline, backoff = Deadline(api.options.request_timeout), Backoff()
     while True:
         try:
@@ -116,6 +110,17 @@ def store(
             if deadline.expired:
                 raise
         backoff.pause(deadline)
+
+
+def check_size(connection: Connection, data: bytes, headers: Pairs, context: str) -> None:
+    """Raise `JetStreamError` for a message that is larger than the server allows."""
+    size = len(data) + sum(len(f"{name}: {text}\r\n".encode()) for name, text in headers)
+    size += _HEADER_BYTES if headers else 0
+    if size > connection.max_payload:
+        raise JetStreamError(
+            f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no more than "
+            f"{connection.max_payload:,} (its max_payload)"
+        )
 
 
 def check_place(ack: PubAck, prefix: str, context: str, stream: str = "") -> None:

@@ -82,6 +82,7 @@ from spark_jetstream.admin.models.streams import StreamSourceInfo as StreamSourc
 from spark_jetstream.admin.models.streams import StreamState as StreamState
 from spark_jetstream.admin.models.streams import SubjectTransform as SubjectTransform
 from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
+from spark_jetstream.client.subscription import CoreMessage as CoreMessage
 from spark_jetstream.options.contexts import environment_options as environment_options
 from spark_jetstream.protocol.units import NEVER as NEVER
 from spark_jetstream.protocol.units import Bytes as Bytes

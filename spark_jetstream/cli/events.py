@@ -15,8 +15,8 @@ from spark_jetstream.cli.output import Output
 from spark_jetstream.protocol.units import Nanoseconds
 
 if TYPE_CHECKING:
-    from spark_jetstream.admin.events import Watch
     from spark_jetstream.admin.models.events import Event
+    from spark_jetstream.admin.subscription import Subscription
 
 events = typer.Typer()
 
@@ -78,7 +78,7 @@ def watch(
         raise Exit(FAILED)
 
 
-def _noted(watched: Watch, out: Output) -> Iterator[Event]:
+def _noted(watched: Subscription[Event], out: Output) -> Iterator[Event]:
     """Yield the events. If standard output is no terminal, gaps go to standard error too."""
     from spark_jetstream.admin.event_text import event_line
     from spark_jetstream.admin.models.events import Gap

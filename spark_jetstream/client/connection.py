@@ -166,15 +166,16 @@ class Connection:
             self._loop.start_soon(subscribe())
         return inbox
 
-    def listen(self, subjects: Sequence[str]) -> Listener:
+    def listen(self, subjects: Sequence[str], group: str = "") -> Listener:
         """Subscribe to these subjects, with wildcards; the listener has all messages from the return of this call on.
 
-        A message that matches two of them comes twice. Raises `PermissionDenied` and `ConnectionFailed`.
+        A message that matches two of them comes twice. With a queue group it has its share. Raises `PermissionDenied`
+        and `ConnectionFailed`.
         """
         listener = Listener(self._inboxes, subjects)
         try:
             for subject in listener.subjects:
-                self._loop.run(self._inboxes.subscribe(listener, subject), self.options.request_timeout)
+                self._loop.run(self._inboxes.subscribe(listener, subject, group), self.options.request_timeout)
             self.check(self.options.request_timeout)
             if listener.denied is not None:
                 raise listener.denied

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import email.message
 import enum
 import queue
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -19,6 +20,8 @@ from spark_jetstream.client.nats_py import error_text
 from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
+Pairs = Sequence[tuple[str, str]]
+"""Headers: each name with a value; a name may be repeated."""
 _Event = Frames | Status | ApiReply | JetStreamError
 
 MOST_WAITING = 96 << 20
@@ -64,18 +67,23 @@ class Inbox:
         self._full = False  # too much has waited: nothing is put any more
         self._published: set[str] = set()  # subjects of requests, which the server may refuse
 
-    def publish(self, subject: str, payload: bytes, token: int | str) -> None:
+    def publish(self, subject: str, payload: bytes, token: int | str | None, headers: Pairs = ()) -> None:
         """Send a request whose answers come to this inbox; does not wait. Failures come out of `get`.
 
-        What is published in a row goes out in this order, most often in one write.
+        Without a token it asks for no answer. What is published in a row goes out in this order, most often in one
+        write.
         """
         self._published.add(subject)
+        reply = "" if token is None else f"{self.subject}.{token}"
+        lines: Any = email.message.Message() if headers else None  # nats-py wants `items`, which may repeat a name
+        for name, value in headers:
+            lines[name] = value
 
         async def publish() -> None:
             try:
-                await self._registry.login.client.publish(subject, payload, reply=f"{self.subject}.{token}")
+                await self._registry.login.client.publish(subject, payload, reply, lines)
             except (nats.errors.Error, OSError) as error:
-                self.put(ConsumerLost(f"a pull request could not be sent: {error_text(error)}"))
+                self.put(ConsumerLost(f"a request could not be sent: {error_text(error)}"))
 
         self._registry.loop.start_soon(publish())
 
@@ -213,14 +221,14 @@ class Inboxes:
 
     # On the loop's thread
 
-    async def subscribe(self, inbox: Inbox, subject: str) -> None:
-        """Let an inbox have what comes at a subject. Raises `ConnectionFailed`."""
+    async def subscribe(self, inbox: Inbox, subject: str, group: str = "") -> None:
+        """Let an inbox have what comes at a subject, or its share in a queue group. Raises `ConnectionFailed`."""
 
         async def drop(message: Msg) -> None:
             """What came before the scanner knew the subscription."""
 
         try:
-            subscription = await self.login.client.subscribe(subject, cb=drop)
+            subscription = await self.login.client.subscribe(subject, group, cb=drop)
         except (nats.errors.Error, OSError) as error:
             raise ConnectionFailed(f"cannot subscribe to {subject}: {error_text(error)}") from None
         sid = nats_py.number_of(subscription)

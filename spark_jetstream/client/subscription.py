@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from spark_jetstream.client.inbox import Carries, Inbox, Inboxes
+from spark_jetstream.client.inbox import Carries, Inbox, Inboxes, Pairs
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
+from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -17,22 +18,47 @@ _OVERHEAD = 200
 """Bytes of memory that a message takes beside its subject and its content."""
 
 
-class Message(NamedTuple):
-    """A message: its subject, with U+FFFD for what is no UTF-8, and its content."""
+class CoreMessage(NamedTuple):
+    """A message of core NATS. Its subjects have U+FFFD for what is no UTF-8."""
 
     subject: str
     data: bytes
+    reply: str = ""
+    """The subject on which its publisher expects replies; empty for none."""
+    hdrs: bytes = b""
+    """Its header block, as it is; empty without one."""
 
     @property
-    def size(self) -> int:
-        """Bytes of memory that it takes while it waits, about."""
-        return len(self.subject) + len(self.data) + _OVERHEAD
+    def headers(self) -> dict[str, list[str]]:
+        """The headers: every value of every name, in their order. Bytes that are not UTF-8 become U+FFFD."""
+        return block_headers(self.hdrs)
+
+
+def _memory(message: CoreMessage) -> int:
+    """Return about how many bytes of memory a message takes while it waits."""
+    return sum(map(len, message)) + _OVERHEAD
+
+
+def messages(frames: Frames) -> Iterator[CoreMessage]:
+    """Yield the messages of a run."""
+    lines = frames.lines.tobytes()
+    for at, (hdrs, data) in enumerate(frames.parts()):
+        subject = lines[int(frames.subject_start[at]) : int(frames.subject_end[at])].decode("utf-8", "replace")
+        yield CoreMessage(subject, data, frames.reply_subject(at), hdrs)
 
 
 class Dropped(NamedTuple):
     """The number of messages that the listener dropped because its reader was too slow."""
 
     messages: int
+
+
+class _Disconnect(NamedTuple):
+    message: str
+    generation: int
+
+
+_Heard = CoreMessage | Dropped | JetStreamError | _Disconnect | None
 
 
 class Listener(Inbox):
@@ -48,13 +74,13 @@ class Listener(Inbox):
         super().__init__(registry, subjects[0], Carries.MESSAGES)
         self.subjects = tuple(subjects)
         self.denied: PermissionDenied | None = None
-        """The first refused subscription, for `Connection.listen`."""
-        self._waiting: queue.SimpleQueue[Message | Dropped | JetStreamError | _Disconnect | None] = queue.SimpleQueue()
+        """The first refused subscription, for `Connection.listen`, or the refused message of `publish_confirmed`."""
+        self._waiting: queue.SimpleQueue[_Heard] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the two numbers below
         self._size = 0  # bytes of memory that wait
         self._missed = 0  # messages dropped since the reader was last told of some
 
-    def hear(self, timeout: float) -> Message | Dropped | None:
+    def hear(self, timeout: float) -> CoreMessage | Dropped | None:
         """Return the next message; None when none came within ``timeout`` seconds, or when the listener was closed.
 
         Raises `ConnectionFailed` if messages may be lost by a cut, and `PermissionDenied`.
@@ -74,8 +100,18 @@ class Listener(Inbox):
                 if isinstance(event, Dropped):
                     event, self._missed = Dropped(self._missed), 0
                 elif event is not None:
-                    self._size -= event.size
+                    self._size -= _memory(event)
             return event
+
+    def publish_confirmed(self, subject: str, payload: bytes, headers: Pairs) -> None:
+        """Publish a message. When this returns, the server has it. Raises `PermissionDenied`, `ConnectionFailed`."""
+        self.denied, login = None, self._registry.login
+        self.publish(subject, payload, None, headers)
+        for _ in range(2):  # nats-py sends a ping at once, and a message in the next turn of the loop
+            self._registry.loop.run(login.ping(login.options.request_timeout), login.options.request_timeout + 5)
+        self._published.clear()
+        if self.denied is not None:
+            raise self.denied
 
     def close(self) -> None:
         """Unsubscribe. The reader still gets the messages that came before, then None."""
@@ -89,36 +125,31 @@ class Listener(Inbox):
         if isinstance(event, JetStreamError):
             self._waiting.put(event)
         elif isinstance(event, Frames):
-            lines = event.lines.tobytes()
-            for at in range(len(event)):
-                start, end = int(event.line_end[at] + event.head[at]), int(event.line_end[at] + event.size[at])
-                subject = lines[int(event.subject_start[at]) : int(event.subject_end[at])]
-                self._put_message(Message(subject.decode("utf-8", "replace"), event.data[start:end]))
+            for message in messages(event):
+                self._put_message(message)
 
     def put_cut(self, message: str) -> None:
         """Note that the connection was cut."""
         self._waiting.put(_Disconnect(message, self._registry.login.reconnects))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
-        """The server refused a subscription to `subject` (in lower case); whether it is one of these."""
-        own = next((name for name in self.subjects if name.lower() == subject), None)
-        if publishing or own is None:
+        """The server refused `subject` (in lower case); whether it is one of these, or is published to from here."""
+        verb, own = ("publish", self._published) if publishing else ("subscribe", self.subjects)
+        named = next((name for name in own if name.lower() == subject), None)
+        if named is None:
             return False
-        error = PermissionDenied(f"the account may not subscribe to {own}", subject=own)
+        error = PermissionDenied(f"the account may not {verb} to {named}", subject=named)
         self.denied = self.denied or error
-        self.put(error)
+        if not publishing:
+            self.put(error)
         return True
 
-    def _put_message(self, message: Message) -> None:
+    def _put_message(self, message: CoreMessage) -> None:
         with self._lock:
-            fits = not self._missed and self._size + message.size <= MOST_BYTES
-            self._size += message.size if fits else 0
+            size = _memory(message)
+            fits = not self._missed and self._size + size <= MOST_BYTES
+            self._size += size if fits else 0
             self._missed += 0 if fits else 1
             first = self._missed == 1
         if fits or first:
             self._waiting.put(message if fits else Dropped(0))
-
-
-class _Disconnect(NamedTuple):
-    message: str
-    generation: int

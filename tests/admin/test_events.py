@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, event_json, event_line
-from spark_jetstream.admin import events as watching
-from spark_jetstream.admin.events import Watch
+from spark_jetstream.admin import subscription as watching
 from spark_jetstream.admin.models import events as models
+from spark_jetstream.admin.subscription import Subscription
 from spark_jetstream.client import subscription
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.pool import close_all, connect
@@ -32,7 +32,7 @@ E = TypeVar("E", bound=Event)
 
 SECONDS = 15.0  # for what comes within milliseconds
 Start = Callable[..., NatsServer]
-Listen = Callable[..., Watch]
+Listen = Callable[..., Subscription[Event]]
 QUICK = {"connectTimeout": "3s", "requestTimeout": "3s"}
 
 ACCOUNTS = """
@@ -58,9 +58,9 @@ no_auth_user: app
 @pytest.fixture
 def watch(admin: JetStreamAdmin) -> Iterator[Listen]:
     """A function that begins a watch; it ends with the test."""
-    begun: list[Watch] = []
+    begun: list[Subscription[Event]] = []
 
-    def begin(*wanted: str | type[Event], timeout: float | None = SECONDS, **given: object) -> Watch:
+    def begin(*wanted: str | type[Event], timeout: float | None = SECONDS, **given: object) -> Subscription[Event]:
         begun.append(admin.events.watch(*wanted, timeout=timeout, **given))  # type: ignore[arg-type]
         return begun[-1]
 
@@ -69,7 +69,7 @@ def watch(admin: JetStreamAdmin) -> Iterator[Listen]:
         each.close()
 
 
-def first(events: Watch, model: type[E]) -> E:
+def first(events: Subscription[Event], model: type[E]) -> E:
     """The next event of a type; others are passed over."""
     for event in events:
         assert not isinstance(event, Gap), event
@@ -360,7 +360,7 @@ def test_a_reader_that_is_too_slow_is_told_how_many_it_missed(
         gap = found[-1]
         assert isinstance(gap, Gap)
         assert (gap.lost, gap.until) == (15, gap.since)
-        assert "15 events were lost: this program takes events more slowly" in event_line(gap)
+        assert "15 events were lost: this program takes messages more slowly" in event_line(gap)
         assert events.gaps == 1
         # There is room again.
         publish_events(publisher, 2)
@@ -445,7 +445,7 @@ def test_after_a_fork(admin: JetStreamAdmin) -> None:
     inherited = admin.events.watch("api_audit", timeout=60)
 
     def work() -> list[str]:
-        with pytest.raises(JetStreamError, match="begun before a fork"):
+        with pytest.raises(JetStreamError, match="made before a fork"):
             next(inherited)
         inherited.close()
         with admin.events.watch("api_audit", count=1, timeout=60) as events:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.admin.events import Watch
-from spark_jetstream.admin.models.events import Gap, StreamAction
+from spark_jetstream.admin.models.events import Event, Gap, StreamAction
+from spark_jetstream.admin.subscription import Subscription
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Start, refused
 from tests.support.command import Ran, run_command, running, succeed
@@ -109,13 +109,13 @@ def test_a_gap_is_reported_and_ends_with_1(nats_server: NatsServer, monkeypatch:
     times = {"id": "1", "timestamp": "2026-03-01T12:00:00Z", "since": "2026-03-01T11:59:59Z"}
     gap = Gap.from_server({"type": Gap.TYPE, **times, "reason": "the connection was cut"})
 
-    def lose(watch: Watch) -> Gap:
+    def lose(watch: Subscription[Event]) -> Gap:
         if watch.gaps:
             raise StopIteration
         watch.gaps = 1
         return gap
 
-    monkeypatch.setattr(Watch, "__next__", lose)
+    monkeypatch.setattr(Subscription, "__next__", lose)
     ran = run_command(*KIND, "--json", url=nats_server.url)
     (printed,) = ran.objects
     assert (ran.code, printed["type"], printed["since"]) == (1, "spark_jetstream.event.v1.gap", times["since"])

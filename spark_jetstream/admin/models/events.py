@@ -65,9 +65,10 @@ class Event(Model):
 
 
 class Gap(Event):
-    """Events may be missing here: the server does not repeat events of the time without a connection.
+    """Events, or messages, may be missing here: the server does not repeat those of the time without a connection.
 
-    Made by `Events.watch`, once when the connection is lost, and again with ``until`` when events are heard again.
+    Made by `Events.watch` and `JetStreamAdmin.subscribe`, once when the connection is lost, and again with ``until``
+    when messages are received again.
     """
 
     TYPE: ClassVar[str] = "spark_jetstream.event.v1.gap"
@@ -75,11 +76,11 @@ class Gap(Event):
     since: Time
     """The last moment at which the connection is known to have worked, by the clock of this machine."""
     until: Time | None = None
-    """When events were heard again, by the clock of this machine; None while they are not."""
+    """When messages were received again, by the clock of this machine; None while they are not."""
     reason: String
     """What happened to the connection, in words."""
     lost: Count = 0
-    """How many events were dropped because this program did not read them in time; 0 for a lost connection, where the
+    """How many messages were dropped because this program did not read them in time; 0 for a lost connection, where the
     number is unknown."""
 
 

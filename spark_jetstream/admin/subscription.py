@@ -1,0 +1,243 @@
+"""Core NATS: what comes at subjects, and the gaps in it; requests and replies. No stream takes part in them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from spark_jetstream.admin.api import Api, positive, subject_filter
+from spark_jetstream.admin.messages import check_header, check_size, octets
+from spark_jetstream.admin.models.events import Gap
+from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.inbox import Pairs
+from spark_jetstream.client.subscription import CoreMessage, Dropped, Listener, messages
+from spark_jetstream.errors import (
+    ConnectionFailed,
+    ConsumerLost,
+    JetStreamError,
+    NoResponders,
+    OptionError,
+    OutageError,
+)
+from spark_jetstream.options import advice
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.units import Timestamp, shown
+from spark_jetstream.protocol.wire import Frames, parse_status
+
+Headers = Mapping[str, str | Sequence[str]]
+"""Headers by their names; a name may have several values."""
+M = TypeVar("M")
+Read = Callable[[CoreMessage, Timestamp], M]
+Limit = float | None
+
+_SIGN_OF_LIFE = 2.0  # seconds for the reply to a ping
+_QUIET = 10.0  # seconds without a message after which the server is pinged
+_LOOK_AGAIN = 1.0  # seconds
+
+
+class Subscription(Generic[M]):
+    """An iterator of what comes, and a context manager that ends it. One thread uses it; any thread may call `close`.
+
+    It survives the loss of the connection: a `Gap` reports the loss, another one the end of it, and ``gaps`` counts
+    them. After a loss of more than option ``retryTimeout`` it raises `OutageError`. When it ends by itself, the server
+    has answered a ping, so all that came before was received; otherwise the last item is a `Gap` without ``until``.
+    """
+
+    def __init__(
+        self, api: Api, subjects: tuple[str, ...], read: Read[M], timeout: Limit, count: Limit, queue: str = ""
+    ) -> None:
+        """Subscribe. ``read`` takes a message and the time when it came, and returns the item."""
+        if timeout is not None and not timeout > 0:
+            raise OptionError(f"timeout must be a number of seconds above 0, not {shown(timeout)}")
+        if count is not None and not count > 0:
+            raise OptionError(f"count must be a number from 1 on, not {shown(count)}")
+        self.subjects = subjects
+        self.queue = queue
+        self.gaps = 0
+        self._read = read
+        self._api = api
+        self._remaining = math.inf if count is None else count  # items until the end
+        self._pid = os.getpid()  # a forked child does not hear what the connection of its parent receives
+        self._closed = False  # `close` was called
+        self._ending = False  # the time is over: what came is still returned, and nothing else
+        # Why and until when the connection may be lost; from its `Gap` on, until messages are received again.
+        self._lost: tuple[ConnectionFailed, Deadline] | None = None
+        self._connect(api.connection)
+        self._since = _now()  # the last moment at which the connection is known to have worked
+        self._deadline = Deadline(math.inf if timeout is None else timeout)
+
+    def reply(self, message: CoreMessage, data: str | bytes = b"", headers: Headers | None = None) -> None:
+        """Reply to a message; text as UTF-8. When this returns, the server has the reply.
+
+        Raises `OptionError` when the message has no reply subject, `PermissionDenied` when the account may not publish
+        to it, `JetStreamError` for a reply that is too large, and `ConnectionFailed`.
+        """
+        if not message.reply:
+            raise OptionError(f"the message on {message.subject} has no reply subject")
+        content, pairs = octets(data, "data"), _pairs(headers)
+        check_size(self._connection, content, pairs, f"reply to {message.reply}")
+        self._listener.publish_confirmed(message.reply, content, pairs)
+
+    def close(self) -> None:
+        """End the iteration. May be called again."""
+        self._closed = True
+        self._forget()
+
+    def __enter__(self) -> Subscription[M]:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Subscription[M]:
+        return self
+
+    def __next__(self) -> M | Gap:
+        if os.getpid() != self._pid:
+            raise JetStreamError("this subscription was made before a fork, and hears nothing here: make another one")
+        try:
+            item = self._next() if self._remaining else None
+        except JetStreamError:
+            self.close()
+            raise
+        if item is None:
+            self.close()
+            raise StopIteration
+        if not isinstance(item, Gap):
+            self._remaining -= 1
+        elif item.until is None or item.lost:
+            self.gaps += 1
+        return item
+
+    def _connect(self, connection: Connection) -> None:
+        generation = connection.reconnects
+        listener = connection.listen(self.subjects, self.queue)
+        listener.generation = generation
+        self._connection, self._listener = connection, listener
+        # For callers that leave the loop without `close`.
+        self._forget = weakref.finalize(self, _close, listener, self._pid)
+        self._forget.atexit = False
+
+    def _next(self) -> M | Gap | None:
+        if self._lost is not None:
+            return self._back(*self._lost)
+        try:
+            while not self._closed:
+                item = self._hear()
+                if item is not None or self._ending:
+                    return item
+        except ConnectionFailed as error:
+            self._lost = error, Deadline(self._api.options.retry_timeout)
+            return _gap(self._since, None, str(error))
+        return None
+
+    def _hear(self) -> M | Gap | None:
+        """Return the next item of some seconds, or None; then the server has answered that there was none."""
+        if self._deadline.expired and not self._ending:
+            self._connection.check(_SIGN_OF_LIFE)
+            self._ending = True
+            self._forget()  # what was received is still returned
+        heard = self._listener.hear(self._deadline.within(_QUIET))
+        if heard is None:
+            if not (self._ending or self._closed):
+                # What came before the reply was received.
+                self._connection.check(_SIGN_OF_LIFE)
+                self._since = _now()
+            return None
+        self._since = _now()
+        if isinstance(heard, Dropped):
+            return _gap(
+                self._since, self._since, "this program takes messages more slowly than they come", heard.messages
+            )
+        return self._read(heard, self._since)
+
+    def _back(self, error: ConnectionFailed, outage: Deadline) -> Gap | None:
+        """Wait until messages are received again; return the gap, None when the iteration ends before."""
+        backoff = Backoff()
+        while not self._closed and not self._deadline.expired:
+            try:
+                self._rejoin(self._deadline.within(outage.within(_LOOK_AGAIN)))
+            except ConnectionFailed as failure:
+                if outage.expired:
+                    raise OutageError(
+                        f"nothing was received for {outage.seconds:g} s (option retryTimeout): {error}; {failure}"
+                    ) from failure
+                backoff.pause(outage)
+                continue
+            self._lost = None
+            since, self._since = self._since, _now()
+            return _gap(since, self._since, str(error))
+        return None
+
+    def _rejoin(self, patience: float) -> None:
+        """Subscribe again. Raises `ConnectionFailed` when that is not possible yet."""
+        if not self._connection.usable:
+            self._forget()
+            self._connect(self._api.connection)
+            return
+        self._connection.wait(patience)
+        generation = self._connection.reconnects
+        # nats-py sends its subscriptions before anything else.
+        self._connection.check(_SIGN_OF_LIFE)
+        self._listener.generation = generation
+
+
+def _close(listener: Listener, pid: int) -> None:
+    if os.getpid() == pid:
+        listener.close()
+
+
+def _now() -> Timestamp:
+    return Timestamp.of(time.time_ns())
+
+
+def _gap(since: Timestamp, until: Timestamp | None, reason: str, lost: int = 0) -> Gap:
+    return Gap(
+        type=Gap.TYPE,
+        id=uuid.uuid4().hex,
+        timestamp=until or _now(),
+        since=since,
+        until=until,
+        reason=reason,
+        lost=lost,
+    )
+
+
+def request(
+    api: Api, subject: str, data: str | bytes, headers: Headers | None, replies: int | None, timeout: float | None
+) -> list[CoreMessage]:
+    """`JetStreamAdmin.request`."""
+    subject, content, pairs = subject_filter(subject, literal=True), octets(data, "data"), _pairs(headers)
+    context, connection, received = f"request {subject}", api.connection, list[CoreMessage]()
+    deadline = Deadline(api.options.request_timeout if timeout is None else timeout)
+    check_size(connection, content, pairs, context)
+    positive(1 if replies is None else replies, "replies")
+    try:
+        with connection.inbox(whole=True) as inbox:
+            inbox.publish(subject, content, 1, pairs)
+            while (replies is None or len(received) < replies) and isinstance(run := inbox.get(deadline.left), Frames):
+                received += messages(run)
+                status = parse_status(received[0].hdrs)
+                if status is not None and status.code == jsapi.NO_RESPONDERS and not received[0].data:
+                    raise NoResponders(f"cannot {context}: nobody answers at {subject}")
+    except ConsumerLost as error:
+        raise ConnectionFailed(f"cannot {context}: {error}") from None
+    if not received:
+        connection.check()
+        raise jsapi.no_reply(context, deadline.seconds, advice.REQUEST_TIMEOUT)
+    return received[:replies]
+
+
+def _pairs(headers: Headers | None) -> Pairs:
+    """Return each value with its name. Raises `OptionError` for what cannot be a header."""
+    lists = ((name, [given] if isinstance(given, str) else given) for name, given in (headers or {}).items())
+    pairs = [(name, value) for name, values in lists for value in values]
+    for name, value in pairs:
+        check_header(name, value)
+    return pairs
