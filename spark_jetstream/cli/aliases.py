@@ -33,7 +33,6 @@ COMMANDS: Table = {
 
 COMMAND_HINTS: Table = {
     "": {
-        "sub": "stream get and consumer next print messages, kv watch and object watch changes",
         "top": "lag --watch shows what waits",
     },
     "context": dict.fromkeys(

@@ -20,6 +20,7 @@ try:
     from spark_jetstream.cli.check import checks
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.context import contexts, rtt
+    from spark_jetstream.cli.core import core
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
     from spark_jetstream.cli.help import Command, Group, WrongUsage
@@ -87,7 +88,8 @@ def demo(
     raise typer.Exit(code)
 
 
-for group in (server, account, streams, consumers, pub, kv, objects, lag, checks, events, doctor, bench, contexts, rtt):
+_LOOKING = (lag, checks, events, doctor, bench, contexts, rtt)
+for group in (server, account, streams, consumers, pub, core, kv, objects, *_LOOKING):
     app.add_typer(group)
 
 

@@ -116,7 +116,7 @@ def _size(text: str | Bytes) -> Bytes:
         raise BadParameter(f"{text} is no size such as 64k or 131072") from None
 
 
-objects = group("object", "Object Store buckets: create, change, put and get files, watch, remove.")
+objects = group("object", "Object Store buckets: create, change, put, get, watch, remove.")
 
 # Buckets, and listing and removing objects
 

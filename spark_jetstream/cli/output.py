@@ -145,10 +145,7 @@ class Output:
             self.raw(message.data)
             return
         self.text(f"{message.seq:,} {printable(message.subject)} {message.time}{more}", style="bold")
-        for name, values in message.headers.items():
-            for value in values:
-                self.text(f"{printable(name)}: {printable(value, LAYOUT)}")
-        self.text("")
+        self.text("".join(header_lines(message.headers)))
         self.text(content_text(message.data))
         self.text("")
 
@@ -289,6 +286,12 @@ def rounded(span: Nanoseconds) -> Nanoseconds:
 def ago(span: Nanoseconds | None) -> str:
     """Return how long ago something was; None and -1 (of the API) are never."""
     return "never" if span is None or span < 0 else f"{rounded(span)} ago"
+
+
+def header_lines(headers: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """Yield a line for each value of each header."""
+    for name, values in headers.items():
+        yield from (f"{printable(name)}: {printable(value, LAYOUT)}\n" for value in values)
 
 
 def message_data(message: StoredMessage) -> dict[str, Any]:

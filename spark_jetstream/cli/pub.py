@@ -26,6 +26,7 @@ pub = typer.Typer()
 
 Fill = Callable[[int], bytes]
 """Takes the number of a message, from 1, and returns a text with its templates filled in."""
+Templates = Annotated[bool, Option(help="Fill in templates, or send them as they are.")]
 
 _PORTION = 2000  # messages that are sent together
 _PORTION_BYTES = 4 << 20
@@ -65,9 +66,9 @@ def publish(
         Literal["eof", "newline"],
         Option(help="Make one message of standard input, or one of each line as soon as it comes."),
     ] = "eof",
-    templates: Annotated[bool, Option(help="Fill in templates, or send them as they are.")] = True,
+    templates: Templates = True,
 ) -> None:
-    """Publish messages, and print where streams have stored them: stream and sequence.
+    """Publish messages, and print where streams have stored them.
 
     Templates as in the nats CLI make the messages differ: {{Count}} is the number of the message; {{Time}},
     {{TimeStamp}}, {{Unix}} and {{UnixNano}} are the present time; {{ID}} is unique; {{Random 5 10}} is 5 to 10 random
@@ -83,26 +84,23 @@ def publish(
     if send_on == "newline" and (data != "-" or count > 1):
         raise BadParameter("--send-on newline takes the messages from standard input, without DATA and --count")
 
-    def filled(text: bytes, what: str) -> Fill:
-        return fill(text, what) if templates else lambda number: text
-
     headers = []
     for text in header or ():
         name, colon, value = (part.strip() for part in text.partition(":"))
         if not colon:
             raise BadParameter(f"--header {text} is no NAME:VALUE")
         check_header(name, value)
-        headers.append((name, filled(_octets(value), f"header {name}")))
-    where = filled(_octets(subject), "the subject")
+        headers.append((name, fill(_octets(value), f"header {name}", templates)))
+    where = fill(_octets(subject), "the subject", templates)
     if not templates or "{{" not in subject:
         publish_subject(subject)
     payloads: Iterator[list[bytes]]
     if send_on == "newline":
-        payloads = _lines(lambda line, number: filled(line, f"line {number}")(number))
+        payloads = _lines(lambda line, number: fill(line, f"line {number}", templates)(number))
     else:
-        whole = sys.stdin.buffer.read() if data == "-" else _octets(data)
+        whole = whole_data(data)
         portion = max(1, min(_PORTION, _PORTION_BYTES // (len(whole) + 1)))
-        fill_in = filled(whole, "the data")
+        fill_in = fill(whole, "the data", templates)
         firsts = range(1, count + 1, portion)
         payloads = ([fill_in(at) for at in range(first, min(first + portion, count + 1))] for first in firsts)
     with run.out.progress("publishing", in_bytes=False) as tell:
@@ -110,11 +108,18 @@ def publish(
     _show(run, totals)
 
 
-def fill(text: bytes, what: str) -> Fill:
-    """Return what fills in the templates of a text.
+def whole_data(data: str) -> bytes:
+    """Return the data of a command line; for ``-``, what standard input holds."""
+    return sys.stdin.buffer.read() if data == "-" else _octets(data)
+
+
+def fill(text: bytes, what: str, templates: bool) -> Fill:
+    """Return what fills in the templates of a text; without ``templates`` it stays as it is.
 
     Raises `BadParameter`, which calls the text ``what``, for a template that there is not.
     """
+    if not templates:
+        return lambda number: text
     pieces = _TEMPLATE.split(text)  # a text, a template, a text, ...
     if any(b"{{" in piece for piece in pieces[::2]):
         raise BadParameter(f"{what}: a template begins with {{{{ and does not end; or use --no-templates")

@@ -104,7 +104,7 @@ def test_commands_and_options_have_the_names_of_the_nats_tool(do: Command, name:
 def test_a_name_without_an_equivalent_gets_a_hint() -> None:
     for line, hint in {
         "s cluster step-down S": "there is no command cluster: stream step-down, or stream peer-remove",
-        "sub S": "there is no command sub: stream get and consumer next print messages",
+        "top": "there is no command top: lag --watch shows what waits",
         "stream add S --cluster c": "there is no option --cluster: --placement cluster=NAME",
         "consumer next S c --nak": "there is no option --nak: --ack nak",
         "stream ls -n": "there is no option -n: the command names prints them",

@@ -40,6 +40,15 @@ WRONG = [
     ("stream get USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
     ("stream get USAGE 1 --raw --json", "--raw and --json contradict each other"),
     ("stream get USAGE --next ''", "subject must be a subject"),
+    # Core NATS
+    ("sub 'a b'", 'subject must be a subject, possibly with * and >, not "a b": there are blanks'),
+    ("sub usage --queue 'a b'", "queue must be the name of a queue group, without blanks"),
+    ("sub usage --raw --json", "--raw and --json contradict each other"),
+    ("request 'usage.*' x", "subject must be a subject without * and >"),
+    ("request usage x -H nothing", "nothing is no 'Name: value'"),
+    ("request usage x -H 'b c: d'", 'header "b c" cannot be'),
+    ("request usage {{{{Nothing}}}}", "the data: there is no template {{Nothing}}"),
+    ("reply usage x --echo", "DATA and --echo contradict each other"),
     # What an option of a field can hold.
     ("stream add NEW --mirror nam=X", "--mirror must be JSON, or field=value,... with the fields name, opt_start_seq"),
     ("""stream add NEW --mirror '{{"name"'""", "--mirror: this is not valid JSON"),
@@ -135,6 +144,8 @@ NO_SERVER = [
     "object get B a -O -",
     "object rm B a --force",
     "events",
+    "sub a",
+    "request a",
 ]
 """Lines that end with 3 at once; an outage in the middle of a put may last for ``retryTimeout``."""
 
