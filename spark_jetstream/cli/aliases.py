@@ -41,7 +41,6 @@ COMMAND_HINTS: Table = {
     )
     | dict.fromkeys(("info", "show"), "context ls shows them; doctor --context NAME tries one"),
     "stream": {
-        "view": "stream get STREAM --from 1 --count 10",
         "find": "stream ls --subject SUBJECT, or stream ls --json for programs",
         "query": "stream ls --subject SUBJECT, or stream ls --json for programs",
         "graph": "stream info STREAM, or lag STREAM --watch",

@@ -198,19 +198,22 @@ class Output:
     def confirm(self, question: str, *, force: bool) -> None:
         """Ask before something is removed, unless ``force``.
 
-        The command ends with 1 after a no, 130 after Ctrl-C, and 2 without a terminal.
+        The command ends with 1 after a no, and 2 without a terminal.
         """
         if force:
             return
         if not sys.stdin.isatty():
             raise BadParameter(f"{question} There is no terminal to ask on: say yes with --force.")
+        if not self.asked(question):
+            raise Exit(1)
+
+    def asked(self, question: str, *, default: bool = False) -> bool:
+        """Ask, and return the answer. The command ends with 130 after Ctrl-C, and 1 at the end of what is typed."""
         try:
-            agreed = typer.confirm(question, err=True)
-        except typer.Abort as aborted:  # Ctrl-C, or the end of what is typed
+            return typer.confirm(question, default, err=True)
+        except typer.Abort as aborted:
             self.note("")
             raise Exit(130 if isinstance(aborted.__context__, KeyboardInterrupt) else 1) from None
-        if not agreed:
-            raise Exit(1)
 
     def _put(self, table: Table, width: int = _WIDE) -> None:
         """Print a table as wide as the terminal; without a terminal, without blanks at the ends of lines."""

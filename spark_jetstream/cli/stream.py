@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,10 +19,11 @@ from spark_jetstream.errors import ServerBusy, printable
 from spark_jetstream.protocol.units import counted, sized
 
 if TYPE_CHECKING:
+    from spark_jetstream.admin.models.messages import StoredMessage
     from spark_jetstream.admin.models.streams import StreamInfo
     from spark_jetstream.admin.plan import Action, Plan
 
-streams = group("stream", "Streams: list, create, change, look into, apply descriptions, save, remove.")
+streams = group("stream", "Streams: list, create, change, look into, apply, save, remove.")
 
 # Looking
 
@@ -337,6 +340,10 @@ def _counted(plan: Plan) -> str:
 
 _DEFAULT_COUNT = 10
 
+First = Annotated[int | None, Option("--from", metavar="SEQUENCE", help="From this sequence on.")]
+Since = Annotated[str | None, Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")]
+OnSubject = Annotated[str | None, Option(help="Only messages on this subject.")]
+
 
 @command(streams, "get", example="stream get ORDERS --last orders.eu.42")
 def get(
@@ -347,9 +354,9 @@ def get(
     following: Annotated[
         str | None, Option("--next", metavar="SUBJECT", help="The first message on a subject, --from on.")
     ] = None,
-    first: Annotated[int | None, Option("--from", metavar="SEQUENCE", help="From this sequence on.")] = None,
-    since: Annotated[str | None, Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")] = None,
-    subject: Annotated[str | None, Option(help="Only messages on this subject.")] = None,
+    first: First = None,
+    since: Since = None,
+    subject: OnSubject = None,
     count: Annotated[int | None, Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
     direct: Annotated[bool, Option("--direct", help="Whichever replica or mirror answers first.")] = False,
     raw: Raw = False,
@@ -392,14 +399,44 @@ def get(
         data = [message_data(message) for message in shown]
         run.out.json(data[0] if single else data)
     else:
-        printed = 0
-        for message in shown:
-            run.out.message(message, raw=raw)
-            printed += 1
-        if not printed:
-            run.out.note("there are no such messages")
+        _print(run, shown, raw)
     if next(messages, None) is not None:
         run.out.note(f"these are the first {_DEFAULT_COUNT}: --count N for more")
+
+
+@command(streams, "view", example="stream view ORDERS 20 --subject 'orders.eu.>'")
+def view(
+    run: Run,
+    stream: StreamName,
+    size: Annotated[int, Argument(min=1, help="How many messages are a page.")] = _DEFAULT_COUNT,
+    first: First = None,
+    since: Since = None,
+    subject: OnSubject = None,
+    raw: Raw = False,
+) -> None:
+    """Print the messages of a stream, and ask after each page whether to go on.
+
+    Without a terminal, and with --json (an object a line), all are printed. For some of them there is "stream get".
+    """
+    run.out.check_raw(raw)
+    if first is not None and since is not None:
+        raise BadParameter("--since and --from contradict each other")
+    messages = run.admin.messages.read(stream, subject, sequence=1 if first is None else first, since=since)
+    if run.out.as_json:
+        run.out.lines(messages, str, data=message_data)
+        return
+    _print(run, messages, raw, size if sys.stdin.isatty() and sys.stdout.isatty() else None)
+
+
+def _print(run: Run, messages: Iterator[StoredMessage], raw: bool, page: int | None = None) -> None:
+    """Print messages. After each ``page`` of them the user may end it."""
+    number = 0
+    for number, message in enumerate(messages, 1):
+        if page and number > 1 and number % page == 1 % page and not run.out.asked("Next page?", default=True):
+            return
+        run.out.message(message, raw=raw)
+    if not number:
+        run.out.note("there are no such messages")
 
 
 @command(streams, "delete-msg", example="stream delete-msg ORDERS 4711")

@@ -147,6 +147,20 @@ def test_get_prints_several_messages(do: Command, filled: str) -> None:
         assert do("stream", "get", filled, *options, "--json").json["seq"] == sequence
 
 
+def test_view_prints_all_messages_and_pages_on_a_terminal(do: Command, nats_server: NatsServer, filled: str) -> None:
+    get = do("stream", "get", filled, "--count", 12)
+    assert do("stream", "view", filled, 5).out == get.out
+    lines = do("stream", "view", filled, "--from", 2, "--subject", f"{filled}.*", "--json").objects
+    assert lines == do("stream", "get", filled, "--from", 2, "--count", 12, "--json").json
+    time = lines[8]["time"]
+    assert do("stream", "view", filled, "--since", time, "--raw").raw == b"101112"
+    assert do("stream", "view", filled, "--subject", "nowhere").err == "there are no such messages\n"
+    line = ("stream", "view", filled, 5, "--subject", f"{filled}.a", "--server", nats_server.url)
+    for answer, shown in {"n": 5, "": 10}.items():  # a page more, which is the last one
+        seen = on_terminal(*line, question="Next page?", answer=answer)
+        assert (seen.code, seen.text.count(f"{filled}.a"), seen.text.count("Next page?")) == (0, shown, 1)
+
+
 def test_delete_msg_purge_and_rm_say_what_they_removed(
     do: Command, run: Command, nats_server: NatsServer, filled: str
 ) -> None:

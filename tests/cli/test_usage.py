@@ -40,6 +40,8 @@ WRONG = [
     ("stream get USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
     ("stream get USAGE 1 --raw --json", "--raw and --json contradict each other"),
     ("stream get USAGE --next ''", "subject must be a subject"),
+    ("stream view USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
+    ("stream view USAGE --raw --json", "--raw and --json contradict each other"),
     # Core NATS
     ("sub 'a b'", 'subject must be a subject, possibly with * and >, not "a b": there are blanks'),
     ("sub usage --queue 'a b'", "queue must be the name of a queue group, without blanks"),
