@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer import Option
+from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli.app import Run, command
-from spark_jetstream.cli.arguments import handling, stream_option
+from spark_jetstream.cli.arguments import Force, handling, stream_option
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 from spark_jetstream.protocol.conventions import bench_stream
 from spark_jetstream.protocol.units import counted
@@ -30,6 +30,7 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 @command(group, "bench", example="bench --messages 500000 --size 1000 --replicas 3")
 def measure(
     run: Run,
+    subject: Annotated[str | None, Argument(help="Write to this subject, of a stream that may have it.")] = None,
     messages: Annotated[int, Option(min=1, help="How many messages are written, and read.")] = 200_000,
     size: Annotated[int, Option(min=0, help="Bytes of each payload.")] = 128,
     subjects: Annotated[int, Option(min=1, help="How many subjects they are spread over.")] = 1,
@@ -43,37 +44,52 @@ def measure(
     direct: Annotated[bool, Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
     single: Annotated[int, Option(min=0, help="How many messages are published one at a time.")] = 1000,
     stream: Annotated[str | None, stream_option(help="Only read, from this stream, which stays as it is.")] = None,
+    force: Force = False,
 ) -> None:
     """Measure, without Spark, what one task of the sink writes and one task of the source reads.
 
-    It writes to a stream of its own, which is deleted at the end, whatever happens. No other stream is written to; with
-    --stream one is read. What a job reaches also depends on Spark, on its tasks side by side, and on who else uses the
-    servers.
+    It writes to a stream of its own, which is deleted at the end, whatever happens. With SUBJECT, if a stream stores
+    it, the command asks, writes to that stream, and reads what it wrote: the messages stay there, and by the limits of
+    the stream others may go. Several --subjects are SUBJECT.0, SUBJECT.1 and so on. What a job reaches also depends on
+    Spark, on its tasks side by side, and on who else uses the servers.
     """
     from spark_jetstream import bench
+    from spark_jetstream.admin.api import publish_subject
     from spark_jetstream.client.pool import connect
     from spark_jetstream.options import SinkOptions
 
     admin = run.admin
     latencies: list[float] = []
     if stream is not None:
+        if subject is not None:
+            raise BadParameter("SUBJECT is written to and --stream only read: give one of them")
         settings: dict[str, Any] = {"stream": stream, "messages": messages}
         run.out.text(f"Up to {messages:,} messages of stream {stream}, read by one task, without Spark", "bold")
         rates = _read(run, stream, messages, batch, direct)
     else:
-        settings = {"messages": messages, "size": size, "subjects": subjects, "storage": storage}
+        own, first, kept = bench_stream(), 1, str(storage)
+        base = own if subject is None else publish_subject(subject)
+        names = [base] if subjects == 1 else [f"{base}.{number}" for number in range(subjects)]
+        filter_ = base if subjects == 1 else f"{base}.*"
+        there = None if subject is None else next(admin.streams.names(filter_), None)
+        if there is not None:
+            info = admin.streams.load(there)
+            kept, replicas, first = info.config.storage, info.config.num_replicas, info.state.last_seq + 1
+            run.out.confirm(f"Write {counted(messages + single, 'message')} to stream {there}?", force=force)
+        settings = {"messages": messages, "size": size, "subjects": subjects, "storage": kept}
         settings |= {"replicas": replicas, "delivery": delivery}
+        settings |= {} if subject is None else {"subject": subject, "stream": there}
         load = f"{counted(messages, 'message')} of {counted(size, 'byte')} on {counted(subjects, 'subject')}"
-        load += f", {storage}, {counted(replicas, 'replica')}"
+        load += f"{f' of stream {there}' if there else ''}, {kept}, {counted(replicas, 'replica')}"
         run.out.text(f"{load}; one task at a time, without Spark", "bold")
-        with _stream_of_its_own(run, storage, replicas) as name:
+        made = _stream_of_its_own(run, own, filter_, kept, replicas)
+        with made if there is None else contextlib.nullcontext(there) as name:
             data = bench.payload(size)
             options = SinkOptions.from_spark({"stream": name, "delivery": delivery}, streaming=False)
             options = options.model_copy(update={"connection": admin.options})
-            names = [f"{name}.{number}" for number in range(subjects)]
             with run.out.progress("writing", in_bytes=False) as tell:
                 rates = [bench.write(lambda _: connect(admin.options), options, names, messages, data, tell)]
-            rates += _read(run, name, messages, batch, direct)
+            rates += _read(run, name, messages, batch, direct, first, () if there is None else (filter_,))
             if single:
                 with run.out.progress("one at a time", in_bytes=False) as tell:
                     latencies = bench.latencies(connect(admin.options), names[0], single, data, tell)
@@ -81,9 +97,8 @@ def measure(
 
 
 @contextlib.contextmanager
-def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
-    """Yield the name of a stream that no other has; it is gone at the end, also when SIGTERM ends the process."""
-    name = bench_stream()
+def _stream_of_its_own(run: Run, name: str, subject: str, storage: str, replicas: int) -> Iterator[str]:
+    """Yield the name of a stream that is made, and gone at the end, also when SIGTERM ends the process."""
 
     def delete() -> None:
         try:
@@ -98,7 +113,7 @@ def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
         try:
             run.admin.streams.create(
                 name=name,
-                subjects=[f"{name}.*"],
+                subjects=[subject],
                 storage=storage,
                 num_replicas=replicas,
                 max_age=_LEFT_FOR,
@@ -110,7 +125,10 @@ def _stream_of_its_own(run: Run, storage: str, replicas: int) -> Iterator[str]:
         yield name
 
 
-def _read(run: Run, name: str, messages: int, batch: int | None, direct: bool) -> list[Rate]:
+def _read(
+    run: Run, name: str, messages: int, batch: int | None, direct: bool, first: int = 1, filters: tuple[str, ...] = ()
+) -> list[Rate]:
+    """Read the first messages of a stream; with ``filters``, all from ``first`` on that match."""
     from spark_jetstream.bench import read
     from spark_jetstream.client.pool import connect
     from spark_jetstream.options import SourceOptions
@@ -124,13 +142,13 @@ def _read(run: Run, name: str, messages: int, batch: int | None, direct: bool) -
     options = SourceOptions.from_spark(given, streaming=True)
     patience = run.admin.options.retry_timeout
     settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, patience, True)
-    first = max(1, state.first_seq)
-    end = min(first + messages, state.last_seq + 1)
+    first, end = max(first, state.first_seq), state.last_seq + 1
+    end = end if filters else min(first + messages, end)
     if end <= first:
         run.out.note(f"stream {name} is empty: there is nothing to read")
         return []
-    whole = state.num_deleted == 0 and info.config.mirror is None
-    part = SequenceRange(name, first, end, end - first if whole else None, info.created)
+    whole = state.num_deleted == 0 and info.config.mirror is None and not filters
+    part = SequenceRange(name, first, end, end - first if whole else None, info.created, filters)
     readers: dict[str, Callable[..., Iterator[MessageRun]]] = {}
     if info.config.retention == "limits":
         readers["source, readWith=consumer"] = read_range

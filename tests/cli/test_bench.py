@@ -16,7 +16,7 @@ from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import poll
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, refused
 from tests.support.command import running
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
@@ -74,6 +74,24 @@ def test_a_stream_that_is_there_is_only_read(do: Command, publisher: Publisher, 
     assert [rate["messages"] for rate in ran.json["rates"]] == [199, 199]
     assert "latency_seconds" not in ran.json
     wait_until(lambda: publisher.api(f"STREAM.INFO.{made.name}")["state"] == before, "the stream is as it was")
+
+
+def test_a_subject_is_written_to_and_nothing_else_is_touched(do: Command, run: Command, stream: MakeStream) -> None:
+    made = stream(allow_direct=True)
+    made.fill(30)
+    subject = f"{made.subject}.bench"
+    line = (*FEW, "--subjects", 2, "--json", subject)
+    refused(run(*line), 2, f"Write 2,020 messages to stream {made.name}? There is no terminal to ask on")
+    assert made.state()["messages"] == 30
+    ran = do(*line, "--force")
+    assert [rate["messages"] for rate in ran.json["rates"]] == [2000, 2000, 2000]
+    assert ran.json["settings"] | {"stream": made.name, "subject": subject} == ran.json["settings"]
+    assert [made.state()[name] for name in ("messages", "first_seq", "num_subjects")] == [2050, 1, 3]
+    # No stream has this one: it gets one, which is gone at the end.
+    ran = do("--msgs", 2000, "--single", 20, "nobodys.subject", "--json")
+    assert [rate["messages"] for rate in ran.json["rates"]] == [2000, 2000, 2000]
+    refused(run("a", "--stream", made.name), 2, "SUBJECT is written to and --stream only read")
+    refused(run("a.*"), 2, "subject must be a subject without blanks and wildcards")
 
 
 def test_a_work_queue_is_read_without_consumers(do: Command, publisher: Publisher, stream: MakeStream) -> None:
