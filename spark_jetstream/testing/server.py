@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing.process import LOOPBACK, DeathGuard, PortLease, find_server_binary, poll
@@ -54,6 +54,7 @@ class NatsServer:
         store_dir: str | os.PathLike[str] | None = None,
         jetstream: bool = True,
         config: str | None = None,
+        config_file: str | os.PathLike[str] | None = None,
         max_payload: int | None = None,
         http_monitor: bool = False,
         websocket: bool = False,
@@ -70,6 +71,8 @@ class NatsServer:
             jetstream: Whether JetStream is on.
             config: Configuration of nats-server. The other arguments win over it, but a second `store_dir` is an error.
                 A change of the attribute takes effect at the next start.
+            config_file: A file with a configuration, used as it is: it says where the server listens and what it keeps.
+                Not together with `port`, `store_dir`, `config`, `max_payload` and `websocket`.
             max_payload: The largest message in bytes (headers and data); the server's default is 1 MiB.
             http_monitor: Serve the monitoring pages, see `monitor`.
             websocket: Also listen for WebSocket clients, without TLS, at `websocket_url`.
@@ -77,8 +80,11 @@ class NatsServer:
             binary: Path of another nats-server.
             start_timeout: Seconds after which a server that is not ready counts as failed.
         """
+        if config_file is not None and (port or store_dir or config or max_payload or websocket):
+            raise ValueError("a config_file has port, store_dir, max_payload and the rest of the configuration itself")
         self.name: Final = name
         self.config = config
+        self._config_file = Path(config_file).absolute() if config_file is not None else None
         self._store_wanted = Path(store_dir) if store_dir is not None else None
         self._jetstream = jetstream
         self._max_payload = max_payload
@@ -93,7 +99,7 @@ class NatsServer:
         self._process: subprocess.Popen[bytes] | None = None  # from a start until its end was waited for
         self._guard: DeathGuard | None = None  # as long as there is a process
         self._log_start = 0  # where the log of the last start begins; errors show no older lines
-        self._scheme = "nats"  # of `url`: what the server wrote about its port at the last start
+        self._scheme, self._host = "nats", LOOPBACK  # of `url`: what the server wrote about its port at the last start
         self._paused = False  # set by `pause`, cleared by `resume` and by the end of the process
 
     @property
@@ -104,7 +110,7 @@ class NatsServer:
     @property
     def url(self) -> str:
         """`nats://127.0.0.1:PORT`, or `tls://...` if `config` has a `tls` block; never with credentials."""
-        return f"{self._scheme}://{LOOPBACK}:{self.port}"
+        return f"{self._scheme}://{self._host}:{self.port}"
 
     @property
     def websocket_url(self) -> str:
@@ -268,12 +274,14 @@ class NatsServer:
             lines.append(f'websocket {{ host: "{LOOPBACK}", port: {self._port("websocket")}, no_tls: true }}')
         config = home / "server.conf"
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = [str(self._binary or find_server_binary()), "-a", LOOPBACK, "-p", str(self.port)]
-        command += ["-c", str(config), "-l", str(home / _LOG_FILE), "--ports_file_dir", str(home)]
+        command = [str(self._binary or find_server_binary()), "-l", str(home / _LOG_FILE)]
+        command += ["--ports_file_dir", str(home), "-c", str(self._config_file or config)]
+        if self._config_file is None:
+            command += ["-a", LOOPBACK, "-p", str(self.port)]
         if self.name is not None:
             command += ["-n", self.name]
         if self._jetstream:
-            command += ["-js", "-sd", str(self.store_dir)]
+            command += ["-js", *(["-sd", str(self.store_dir)] if self._config_file is None else [])]
         if "monitor" in self._listeners:
             command += ["-m", str(self._port("monitor"))]
         return [*command, *self.args]
@@ -291,22 +299,27 @@ class NatsServer:
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             self._guard.watch(self._process.pid)
-            self._scheme = poll(self._ready, self._start_timeout, self._failure)
+            url = poll(self._ready, self._start_timeout, self._failure)
+            self._scheme = url.scheme
+            if self._config_file is not None:
+                self._host = url.netloc.rpartition(":")[0]
+                self._leases["client"].release()
+                self._leases["client"] = PortLease(url.port or 0)
         except BaseException as error:
             self.kill()
             if isinstance(error, OSError):
                 raise ServerStartError(f"nats-server did not start: {error}") from error
             raise
 
-    def _ready(self) -> str | None:
-        """The scheme of the client port once the server is ready, None until then."""
+    def _ready(self) -> SplitResult | None:
+        """The URL of the client port once the server is ready, None until then."""
         if not self.running:
             raise self._failure()
         if "Server is ready" not in self.log[self._log_start :]:
             return None
         for file in self._directory().glob(f"*_{self.pid}.ports"):
             with contextlib.suppress(ValueError):  # half written
-                return str(urlsplit(json.loads(file.read_bytes())["nats"][0]).scheme)
+                return urlsplit(str(json.loads(file.read_bytes())["nats"][0]))
         return None
 
     def _failure(self) -> ServerStartError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.testing import NatsServer, process
-from spark_jetstream.testing.process import poll
+from spark_jetstream.testing.process import PortLease, poll
 from tests.cli.conftest import refused
 from tests.support.command import run_command, running
 
@@ -45,8 +46,8 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def serving(*arguments: object) -> Iterator[Served]:
-    with running("server", "--port", 0, "--json", *arguments) as command:
+def serving(*arguments: object, port: tuple[object, ...] = ("--port", 0)) -> Iterator[Served]:
+    with running("server", "--json", *port, *arguments) as command:
         assert command.stdout is not None
         ready = json.loads(command.stdout.readline())
         processes = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,comm="], capture_output=True, text=True, check=True)
@@ -87,6 +88,37 @@ def test_a_server_that_ends_by_itself_ends_the_command() -> None:
         assert f"spark-jetstream: {served.ready['url']} has ended: " in err
 
 
+def test_flags_of_nats_server_are_understood(tmp_path: Path) -> None:
+    lease = PortLease()
+    with serving("-js", "--http_port", lease.port, "-sd", tmp_path, port=("-p", 0)) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", lease.port, timeout=60)
+        connection.request("GET", "/jsz")
+        assert json.loads(connection.getresponse().read())["config"]["store_dir"] == f"{tmp_path}/jetstream"
+        connection.close()
+        _, _, err = served.end(signal.SIGTERM)
+        assert err.endswith(f"its streams in {tmp_path}, and has its monitoring pages at port {lease.port}\n")
+    lease.release()
+
+
+def test_a_configuration_is_used_as_it_is(tmp_path: Path) -> None:
+    """Where it listens, what it includes, who may log in, and where streams are."""
+    config, kept = tmp_path / "nats.conf", tmp_path / "kept"
+    config.write_text(f'include "users.conf"\nport: -1\njetstream {{ store_dir: "{kept}" }}\n')
+    (tmp_path / "users.conf").write_text("authorization { user: ann, password: p }\nhost: localhost\n")
+    with serving("-c", config, port=()) as served:
+        assert not served.ready["url"].endswith(":4222")
+        with JetStreamAdmin(servers=served.ready["url"], user="ann", password="p") as admin:
+            admin.streams.create(name="ORDERS", subjects=["orders"])
+        _, _, err = served.end(signal.SIGTERM)
+        assert err == f"Ctrl-C ends the server. It keeps its streams where {config} says\n"
+    assert [*kept.glob("jetstream/*/streams/ORDERS")]
+    with serving("-c", config) as served:  # --port wins
+        assert not served.ready["url"].endswith(":4222")
+    refused(run_command("server", "-c", config, "--nodes", 3), 2, "are for a single server")
+    config.write_text("nothing_of_the_kind: 1\n")
+    refused(run_command("server", "-c", config), 1, "nothing_of_the_kind")
+
+
 @pytest.mark.full
 def test_three_servers_are_a_cluster() -> None:
     with serving("--nodes", 3) as served:
@@ -102,7 +134,7 @@ def test_a_taken_port_is_named(nats_server: NatsServer) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     for arguments in ((), ("--nodes", 3)):
         ran = run_command("server", "--port", nats_server.port, *arguments)
-        refused(ran, 1, f"127.0.0.1:{nats_server.port} is in use: choose other ports with --port")
+        refused(ran, 1, f"127.0.0.1:{nats_server.port} is in use: choose another port with --port")
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
