@@ -38,7 +38,8 @@ except ModuleNotFoundError as error:
 except KeyboardInterrupt:
     raise SystemExit(130) from None
 
-app = typer.Typer(name="spark-jetstream", cls=Group, pretty_exceptions_enable=False)
+_HELP = {"help_option_names": ["-h", "--help"]}
+app = typer.Typer(name="spark-jetstream", cls=Group, pretty_exceptions_enable=False, context_settings=_HELP)
 
 
 def _print_version(wanted: bool) -> None:
@@ -55,7 +56,7 @@ def _root(ctx: typer.Context, **given: Any) -> None:
     ctx.obj = {"options": connection_options(given), "as_json": given["as_json"]}
 
 
-_VERSION = typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+_VERSION = typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
 app.callback(epilog="Example: spark-jetstream demo --messages 50000")(
     signed(_root, [keyword("version", Annotated[bool, _VERSION], False)])
 )

@@ -29,8 +29,9 @@ from tests.support.command import on_terminal, run_command, run_process, succeed
 
 
 def test_version_and_help_are_printed() -> None:
-    assert succeed("--version").out == f"spark-jetstream {spark_jetstream.__version__}\n"
-    for arguments in (["--help"], ["demo", "--help"]):
+    assert succeed("--version").out == succeed("-V").out == f"spark-jetstream {spark_jetstream.__version__}\n"
+    assert succeed("stream", "ls", "-h").out == succeed("stream", "ls", "--help").out
+    for arguments in (["--help"], ["-h"], ["demo", "--help"]):
         assert "Example: spark-jetstream demo --messages 50000" in succeed(*arguments).out
     ran = run_command("stream")
     assert (ran.code, ran.err) == (2, "")
