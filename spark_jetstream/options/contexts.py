@@ -111,12 +111,15 @@ def save_context(name: str, options: Mapping[str, SecretStr], description: str |
 
 def select_context(name: str) -> None:
     """Let a context be the selected one. Raises `OptionError` when there is none of this name."""
-    _write(_root() / "context.txt", _known(name).stem)
+    _stored(name)  # which refuses a path
+    _path(name)
+    _write(_root() / "context.txt", name)
 
 
 def remove_context(name: str, *, force: bool = False) -> None:
     """Delete a context. Raises `OptionError` when there is none, and for the selected one, unless ``force``."""
-    path, selected = _known(name), selected_context() == name
+    _stored(name)  # which refuses a path
+    path, selected = _path(name), selected_context() == name
     if selected and not force:
         raise _error(f'"{name}" is the selected one: select another one before, or force it')
     path.unlink()
@@ -129,11 +132,6 @@ def _stored(name: str) -> Path:
     if not name.strip() or ".." in name or "/" in name or os.sep in name or "\0" in name or name.endswith(".json"):
         raise _error("a context cannot have this name")
     return _folder() / f"{name}.json"
-
-
-def _known(name: str) -> Path:
-    _stored(name)
-    return _path(name)
 
 
 def _write(path: Path, text: str) -> None:
