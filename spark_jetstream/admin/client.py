@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,22 +17,25 @@ from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
 from spark_jetstream.admin.kv import KeyValue
 from spark_jetstream.admin.messages import Messages, publish
-from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, Tier
+from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, ServerReport, Tier
 from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.subscription import Headers, Subscription, request
+from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.subscription import CoreMessage
-from spark_jetstream.errors import MessageNotFound, OptionError, StreamNotFound
+from spark_jetstream.errors import MessageNotFound, NoResponders, OptionError, PermissionDenied, StreamNotFound
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.names import Name
 from spark_jetstream.options.specs import given_options
 from spark_jetstream.options.values import did_you_mean, hidden
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import SINCE
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
+from spark_jetstream.protocol.wire import Frames
 
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
@@ -57,6 +61,37 @@ class Account:
         connection = self._api.connection
         version = ".".join(map(str, connection.server_version))
         return ServerInfo(version, info.api.level, info.domain, connection.max_payload)
+
+    def connected(self) -> dict[str, Any]:
+        """Return the INFO that the server of the connection sent, and as ``rtt`` a round trip to it in seconds."""
+        connection, begun = self._api.connection, time.perf_counter()
+        connection.check()
+        return {**connection.server_info, "rtt": time.perf_counter() - begun}
+
+    def servers(self) -> list[ServerReport]:
+        """Return what all servers report, sorted by name; for any account but the system account the one connected to.
+
+        Ends when as many have answered as one of them knows of, or after option ``requestTimeout``.
+        """
+        try:
+            return sorted(self._reports(), key=lambda report: report.server.name)
+        except (NoResponders, PermissionDenied):
+            own = self.connected()
+            server = {"name": own["server_name"], "ver": own["version"], "cluster": own.get("cluster", "")}
+            return [ServerReport.from_server({"server": server, "rtt": own["rtt"]})]
+
+    def _reports(self) -> Iterator[ServerReport]:
+        known, context = [1], "ask all servers"
+        deadline, begun = Deadline(self._api.options.request_timeout), time.perf_counter()
+        with self._api.connection.inbox(whole=True) as inbox:
+            inbox.publish("$SYS.REQ.SERVER.PING", b"", "1")
+            while len(known) <= max(known) and isinstance(frames := inbox.get(deadline.left), Frames):
+                for header, reply in frames.parts():
+                    if header:
+                        raise NoResponders(f"cannot {context}: the account is not the system account")
+                    body = {**jsapi.reply(reply, context), "rtt": time.perf_counter() - begun}
+                    yield (report := ServerReport.from_server(body, context))
+                    known.append(report.statsz.active_servers if report.statsz else 1)
 
 
 @dataclass(frozen=True)

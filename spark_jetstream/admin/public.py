@@ -16,6 +16,9 @@ from spark_jetstream.admin.models.account import AccountInfo as AccountInfo
 from spark_jetstream.admin.models.account import AccountLimits as AccountLimits
 from spark_jetstream.admin.models.account import ApiStats as ApiStats
 from spark_jetstream.admin.models.account import ServerInfo as ServerInfo
+from spark_jetstream.admin.models.account import ServerName as ServerName
+from spark_jetstream.admin.models.account import ServerReport as ServerReport
+from spark_jetstream.admin.models.account import ServerStats as ServerStats
 from spark_jetstream.admin.models.account import Tier as Tier
 from spark_jetstream.admin.models.base import Model as Model
 from spark_jetstream.admin.models.base import Page as Page

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from statistics import mean
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli.app import Run, command, group
+from spark_jetstream.cli.arguments import Force
 from spark_jetstream.errors import OptionError
 
 contexts = group("context", "Contexts of the nats tool: servers and credentials under a name, for --context.")
 rtt = typer.Typer()
 
+ContextName = Annotated[str, Argument(help="Name of the context.")]
+
 
 @command(contexts, "ls", example="context ls")
 def show_all(run: Run) -> None:
-    """List the contexts that the nats tool has stored, with their servers. Credentials are not shown.
+    """List the contexts, with their servers. Credentials are not shown.
 
     The selected one counts where neither options nor NATS_* variables name another. A context that cannot be used is
     listed with the reason.
@@ -43,8 +45,70 @@ def show_all(run: Run) -> None:
             "": lambda row: row["problem"],
         },
         data=dict,
-        empty="there are no contexts: the nats tool makes them",
+        empty="there are no contexts: context save makes one",
     )
+
+
+@command(contexts, "save", example="context save production --server nats://a:4222 --creds ~/production.creds")
+def save(
+    run: Run,
+    name: ContextName,
+    description: Annotated[str | None, Option(help="What the context is for.")] = None,
+    select: Annotated[bool, Option("--select", help="Let it be the selected one.")] = False,
+) -> None:
+    """Store the connection options of this command as a context, for --context and for the nats tool.
+
+    What is not given stays as it is in a context of this name. NATS_* variables are not stored. The file can be read by
+    its owner alone. The shell's history keeps a secret that you type: write env://VARIABLE or file://PATH in its place,
+    as in --password env://PRODUCTION_PASSWORD; the context then holds that, and is read with the secret in its place.
+    """
+    from spark_jetstream.admin import JetStreamAdmin
+    from spark_jetstream.options.connection import ConnectionOptions
+    from spark_jetstream.options.contexts import save_context, select_context
+    from spark_jetstream.options.specs import given_options
+
+    JetStreamAdmin(**run.given)  # which checks the options
+    path = save_context(name, given_options(run.given, ConnectionOptions.specs), description)
+    if select:
+        select_context(name)
+    run.out.done(f"context {name} is stored in {path}", name=name, path=str(path), selected=select)
+
+
+@command(contexts, "select", example="context select production")
+def select(run: Run, name: ContextName) -> None:
+    """Let commands, here and of the nats tool, use a context where nothing else names one.
+
+    Options of a command count first, then --context, then NATS_CONTEXT, then the selected context.
+    """
+    from spark_jetstream.options.contexts import select_context
+
+    select_context(name)
+    run.out.done(f"context {name} is selected", name=name, selected=True)
+
+
+@command(contexts, "show", example="context show production")
+def show(run: Run, name: Annotated[str | None, Argument(help="The context, else the selected one.")] = None) -> None:
+    """Show the connection options of a context. In place of a secret there are asterisks."""
+    from spark_jetstream.options.connection import ConnectionOptions
+    from spark_jetstream.options.contexts import context_options, selected_context
+
+    name = name or selected_context()
+    if name is None:
+        raise BadParameter("no context is selected: name one, or select one with context select")
+    secret = {spec.name for spec in ConnectionOptions.specs if spec.secret}
+    options = {option: "***" if option in secret else text for option, text in context_options(name).items()}
+    selected = name == selected_context()
+    run.out.record(options, data={"name": name, "selected": selected, "options": options}, title=f"Context {name}")
+
+
+@command(contexts, "rm", example="context rm production")
+def remove(run: Run, name: ContextName, force: Force = False) -> None:
+    """Delete a context. The selected one needs --force; then no context is selected."""
+    from spark_jetstream.options.contexts import remove_context, selected_context
+
+    run.out.confirm(f"Delete context {name}?", force=force or name == selected_context())
+    remove_context(name, force=force)
+    run.out.done(f"context {name} was deleted", name=name, deleted=True)
 
 
 @command(rtt, "rtt", example="rtt --count 10")
@@ -53,14 +117,7 @@ def measure(run: Run, count: Annotated[int, Option(min=1, max=1000, help="How ma
 
     All are made on one connection. JSON has seconds.
     """
-    from spark_jetstream.client.pool import connect
-
-    connection = connect(run.admin.options)
-    times = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        connection.check()
-        times.append(time.perf_counter() - begun)
+    times = [run.admin.account.connected()["rtt"] for _ in range(count)]
     seconds = {"fastest": min(times), "mean": mean(times), "slowest": max(times)}
     sentence = ", ".join(f"{name} {value * 1000:.2f} ms" for name, value in seconds.items())
     run.out.done(f"{sentence}, of {count:,}", **seconds, count=count)

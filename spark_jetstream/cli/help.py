@@ -73,7 +73,7 @@ class _Helpful:
         """Return the parser, which knows the aliases too; neither help nor completion has them."""
         parser = super().make_parser(ctx)  # type: ignore[misc]  # of the command
         known = {flag: option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
-        for alias, flag in _of_group(OPTIONS, ctx):
+        for alias, flag in _of_place(OPTIONS, ctx):
             if flag in known and alias not in known:
                 twin = copy.copy(known[flag])
                 twin.opts, twin.secondary_opts = [alias], [f"--no-{alias[2:]}"] if twin.secondary_opts else []
@@ -85,9 +85,9 @@ class _Helpful:
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
         except WrongUsage as error:
-            hint = dict(_of_group(OPTION_HINTS, ctx)).get(getattr(error, "option_name", ""))
-            if hint:
-                ctx.fail(f"there is no option {error.option_name}: {hint}")
+            name = getattr(error, "option_name", "ARGUMENT" if "extra argument" in error.message else "")
+            if hint := dict(_of_place(OPTION_HINTS, ctx)).get(name):
+                ctx.fail(f"there is no {'further argument' if name == 'ARGUMENT' else f'option {name}'}: {hint}")
             raise
 
 
@@ -117,7 +117,7 @@ class Group(_Helpful, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command of a name, or of an alias; fail with a hint where there is nothing like it."""
-        group = "" if ctx.parent is None else ctx.info_name
+        group = " ".join(ctx.command_path.split()[1:])
         name = COMMANDS.get(group, {}).get(args[0], args[0])
         hint = COMMAND_HINTS.get(group, {}).get(name)
         if hint and name not in self.commands and not ctx.resilient_parsing:
@@ -147,11 +147,11 @@ def _value(parameter: Any, ctx: Any, value: Any) -> Any:
     return type(parameter).process_value(parameter, ctx, value)
 
 
-def _of_group(table: Any, ctx: Any) -> Iterator[tuple[str, str]]:
-    """Yield the rows of a table for a command: those of all commands, then those of its group."""
-    yield from table[""].items()
-    if ctx.parent is not None:
-        yield from table.get(ctx.parent.info_name, {}).items()
+def _of_place(table: Any, ctx: Any) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a table for a command: those of all commands, of its group, and its own."""
+    names = ctx.command_path.split()[1:]
+    for depth in range(len(names) + 1):
+        yield from table.get(" ".join(names[:depth]), {}).items()
 
 
 def _flags(option: Any, flags: str) -> str:

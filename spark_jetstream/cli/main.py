@@ -15,6 +15,7 @@ try:
     import typer
 
     from spark_jetstream.cli.account import account
+    from spark_jetstream.cli.aliases import COMMANDS
     from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
     from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.check import checks
@@ -23,10 +24,11 @@ try:
     from spark_jetstream.cli.core import core
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
-    from spark_jetstream.cli.help import Command, Group, WrongUsage
+    from spark_jetstream.cli.help import Command, Group, WrongUsage, first_sentence
     from spark_jetstream.cli.kv import kv
     from spark_jetstream.cli.lag import lag
     from spark_jetstream.cli.object import objects
+    from spark_jetstream.cli.output import Output
     from spark_jetstream.cli.pub import pub
     from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import streams
@@ -87,6 +89,25 @@ def demo(
             raise
         raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[demo]'") from error
     raise typer.Exit(code)
+
+
+@app.command(cls=Command, epilog="Example: spark-jetstream cheat stream")
+def cheat(
+    ctx: typer.Context,
+    topic: Annotated[str | None, typer.Argument(help="A command, or a group of commands.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the examples of the help texts, all or those of a topic."""
+    root: Any = ctx.find_root().command
+    topic = COMMANDS[""].get(topic or "", topic)
+    if topic not in (None, *root.commands):
+        raise typer.BadParameter(f"there is no topic {topic}, but {', '.join(root.commands)}")
+    shown = [command for name, command in root.commands.items() if topic in (None, name)]
+    single = (one for command in shown for one in getattr(command, "commands", {"": command}).values())
+    examples = {one.epilog.removeprefix("Example: "): first_sentence(one.help) for one in single}
+    out = Output(as_json=as_json)
+    out.text("\n\n".join(f"# {help}\n{example}" for example, help in examples.items()))
+    out.json([{"example": example, "help": help} for example, help in examples.items()])
 
 
 _LOOKING = (lag, checks, events, doctor, bench, contexts, rtt)

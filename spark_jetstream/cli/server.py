@@ -1,23 +1,35 @@
-"""``spark-jetstream server``: an embedded nats-server in the foreground, to try things with."""
+"""``spark-jetstream server``: an embedded nats-server in the foreground, to try things with; and servers that run."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer import BadParameter, Option
+from typer import BadParameter, Exit, Option
 
+from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import handling
-from spark_jetstream.cli.help import Command
-from spark_jetstream.cli.output import Output
-from spark_jetstream.errors import JetStreamError, ServerStartError
+from spark_jetstream.cli.help import Command, Group
+from spark_jetstream.cli.output import Output, as_data
+from spark_jetstream.errors import JetStreamError, JetStreamNotEnabled, NoResponders, PermissionDenied, ServerStartError
+from spark_jetstream.protocol.units import Bytes
 
-server = typer.Typer()
+
+class _ServerGroup(Group):
+    """The group; ``run`` is the command of a line that begins with an option, or has none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        named = args and (not args[0].startswith("-") or args[0] in self.get_help_option_names(ctx))
+        return super().parse_args(ctx, args if named else ["run", *args])
+
+
+server = typer.Typer(name="server", cls=_ServerGroup, help="Run a server for trying things out, or look at servers.")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TAKEN = re.compile(r"([\d.]+:\d+): bind: address already in use")
@@ -43,7 +55,7 @@ _MONITOR = Option("--monitor", "-m", min=1, max=65535, metavar="PORT", help="Ser
 _CONFIG = Option("--config", "-c", exists=True, dir_okay=False, metavar="FILE", help=_CONFIG_HELP)
 
 
-@server.command("server", cls=Command, epilog="Example: spark-jetstream server --store-dir /tmp/nats")
+@server.command("run", cls=Command, epilog="Example: spark-jetstream server --store-dir /tmp/nats")
 def serve(
     port: Annotated[int | None, _PORT] = None,
     store_dir: Annotated[Path | None, _STORE] = None,
@@ -98,3 +110,46 @@ def serve(
             problem, log = f"{taken[1]} is in use: choose another port with --port (0: any free one) or --monitor", []
         # The last line of the log is what made it end.
         raise ServerStartError(f"{problem}: {log[-1].strip()}" if log else problem) from error
+
+
+@command(server, "info", example="server info")
+def info(run: Run) -> None:
+    """Show the server of the connection, a round trip to it, and what the account has of its JetStream."""
+    own, account = run.admin.account.connected(), None
+    with contextlib.suppress(JetStreamNotEnabled, NoResponders, PermissionDenied):
+        account = run.admin.account.info()
+    names = ("server_name", "server_id", "version", "cluster", "client_ip", "auth_required", "tls_required")
+    pairs = {name.replace("_", " "): own.get(name) for name in names}
+    pairs |= {"address": f"{own.get('host')}:{own.get('port')}", "largest message": Bytes(own["max_payload"])}
+    pairs |= {"round trip": f"{own['rtt'] * 1000:.2f} ms", "JetStream": bool(account)}
+    if account:
+        pairs |= {"API level": account.api.level, "domain": account.domain, "streams": account.streams}
+    run.out.record(pairs, data={"server": own, "jetstream": account})
+
+
+@command(server, "ping", example="server ping --json")
+def ping(run: Run) -> None:
+    """Ask all servers what they do, with the system account; with another one, only the server of the connection.
+
+    Ends with 1 when a server that others know of does not answer within --timeout.
+    """
+    reports = run.admin.account.servers()
+    run.out.table(
+        reports,
+        {
+            "server": lambda report: report.server.name,
+            "cluster": lambda report: report.server.cluster,
+            "version": lambda report: report.server.ver,
+            "ms": lambda report: report.rtt * 1000,
+            "connections": lambda report: report.statsz and report.statsz.connections,
+            "slow consumers": lambda report: report.statsz and report.statsz.slow_consumers,
+            "memory": lambda report: report.statsz and report.statsz.mem,
+        },
+        data=as_data,
+    )
+    known = max((report.statsz.active_servers for report in reports if report.statsz), default=0)
+    if not known:
+        run.out.note("only the system account sees what each server does, and the others")
+    if len(reports) < known:
+        run.out.note(f"{known - len(reports)} of {known} servers did not answer")
+        raise Exit(FAILED)

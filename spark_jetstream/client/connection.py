@@ -14,7 +14,7 @@ from spark_jetstream.client.inbox import Carries, Inbox, Inboxes
 from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.multiplexer import Multiplexer
-from spark_jetstream.client.nats_py import LastingClient, error_text
+from spark_jetstream.client.nats_py import LastingClient, error_text, server_info
 from spark_jetstream.client.subscription import Listener
 from spark_jetstream.errors import ApiError, ConnectionFailed, JetStreamError, PermissionDenied, RequestTimeout
 from spark_jetstream.options import ConnectionOptions, advice
@@ -57,6 +57,11 @@ class Connection:
         """The version of the server."""
         version = self._login.client.connected_server_version
         return version.major, version.minor, version.patch
+
+    @property
+    def server_info(self) -> dict[str, Any]:
+        """The INFO of the server, as it sent it last."""
+        return server_info(self._login.client)
 
     @property
     def max_payload(self) -> int:

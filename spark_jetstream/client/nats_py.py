@@ -135,6 +135,11 @@ def _require(owner: str, value: object) -> None:
             ) from None
 
 
+def server_info(client: Client) -> dict[str, Any]:
+    """Return the INFO that the server sent last."""
+    return dict(client._server_info)
+
+
 def number_of(subscription: Subscription) -> int:
     """Return the number of a subscription on the wire."""
     return subscription._id

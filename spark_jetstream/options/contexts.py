@@ -2,7 +2,7 @@
 
 A context is a JSON file, ``$XDG_CONFIG_HOME/nats/context/NAME.json`` (``~/.config`` without that variable), that the
 tool writes and ``--context NAME`` uses. The names of its fields, where they are looked up, which are expanded, and
-which kind of authentication wins follow github.com/nats-io/jsm.go, package natscontext. Nothing is written.
+which kind of authentication wins follow github.com/nats-io/jsm.go, package natscontext; so does what is written.
 
 Only the command line and `JetStreamAdmin.from_environment` use the selected context and the variables: ``nats context
 select`` or an exported variable must not change the server of a job.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,17 +27,16 @@ from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo
 from spark_jetstream.options.values import did_you_mean, hidden, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
-_UNSUPPORTED = (
-    "socks_proxy",
-    "nsc",
-    "windows_cert_store",
-    "windows_cert_match_by",
-    "windows_cert_match",
-    "windows_ca_certs_match",
-)
+_WINDOWS = ("windows_cert_store", "windows_cert_match_by", "windows_cert_match", "windows_ca_certs_match")
+_UNSUPPORTED = ("socks_proxy", "nsc", *_WINDOWS)
 #: Fields that mean the same as one option of ours. The others are `description`, `color_scheme` and the like.
 _PLAIN = {"jetstream_domain": "domain", "jetstream_api_prefix": "apiPrefix", "inbox_prefix": "inboxPrefix"}
 _FILES = {"ca": "tlsCaFile", "cert": "tlsCertFile", "key": "tlsKeyFile"}
+_LOGIN = {"user": "user", "password": "password", "token": "token", "creds": "credentialsFile", "nkey": "nkeySeedFile"}
+_OTHERS = {"url": "servers", "tls_first": "tlsHandshakeFirst"}
+_FIELDS = {option: field for table in (_PLAIN, _FILES, _LOGIN, _OTHERS) for field, option in table.items()}
+# A new value of one field of a group replaces all of it.
+_GROUPS = ((*_LOGIN, "user_jwt", "user_seed"), ("jetstream_domain", "jetstream_api_prefix"))
 _DATA = re.compile(r"data:[^,]*;base64,(.*)", re.DOTALL)
 
 
@@ -50,8 +51,10 @@ def context_options(given: str | SecretStr) -> dict[str, str]:
     Raises `OptionError` (``context``). It repeats no value of any field, and the name only of a context that exists.
     """
     name = str(revealed(given))
-    path = _path(name)
-    fields = _fields(name, path)
+    return _options_of(name, _fields(name, _path(name)))
+
+
+def _options_of(name: str, fields: Mapping[str, Any]) -> dict[str, str]:
     options = {option: text for field, option in _PLAIN.items() if (text := _text(name, fields, field))}
     options |= {option: _expand(text) for field, option in _FILES.items() if (text := _text(name, fields, field))}
     if fields.get("tls_first"):
@@ -78,6 +81,71 @@ def selected_context() -> str | None:
     return _read_text(chosen, f"the file {chosen}, which names the selected one,").strip() or None
 
 
+@unseen
+def save_context(name: str, options: Mapping[str, SecretStr], description: str | None = None) -> Path:
+    """Store a context as the tool does, readable by its owner alone; return its file.
+
+    ``options`` are possible ones, by their names in this package. What they do not set stays as it is. The file is
+    written whole or not at all. Raises `OptionError` for an option that a context cannot hold, and for a context that
+    could not be used, or written.
+    """
+    path = _stored(name)
+    fields = _fields(name, path) if path.is_file() else {}
+    for option in options.keys() - _FIELDS.keys():
+        raise OptionError(f"option {option} has no place in a context: give it beside --context", option=option)
+    new: dict[str, Any] = {_FIELDS[option]: revealed(value) for option, value in options.items()}
+    url = new.get("url") or _text(name, fields, "url")
+    user_in_url = bool(url) and _servers(name, url)[1] is not None
+    if user_in_url and new.keys() & set(_GROUPS[0]):
+        raise _error(f'"{name}" has a user in its url, which would count: give option servers, too')
+    for group in _GROUPS:
+        if {*new, *(["user"] if user_in_url else [])} & set(group):
+            fields = {field: value for field, value in fields.items() if field not in group}
+    if "tls_first" in new:
+        new["tls_first"] = new["tls_first"].lower() == "true"
+    fields |= new if description is None else {**new, "description": description}
+    _options_of(name, fields)
+    _write(path, json.dumps(fields, indent=2))
+    return path
+
+
+def select_context(name: str) -> None:
+    """Let a context be the selected one. Raises `OptionError` when there is none of this name."""
+    _stored(name)  # which refuses a path
+    _path(name)
+    _write(_root() / "context.txt", name)
+
+
+def remove_context(name: str, *, force: bool = False) -> None:
+    """Delete a context. Raises `OptionError` when there is none, and for the selected one, unless ``force``."""
+    _stored(name)  # which refuses a path
+    path, selected = _path(name), selected_context() == name
+    if selected and not force:
+        raise _error(f'"{name}" is the selected one: select another one before, or force it')
+    path.unlink()
+    if selected:
+        (_root() / "context.txt").unlink()
+
+
+def _stored(name: str) -> Path:
+    """Return where the tool keeps the context of a name. Raises `OptionError` for what is no name."""
+    if not name.strip() or ".." in name or "/" in name or os.sep in name or "\0" in name or name.endswith(".json"):
+        raise _error("a context cannot have this name")
+    return _folder() / f"{name}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            draft = Path(folder) / path.name
+            draft.touch(mode=0o600)
+            draft.write_text(text, "utf-8")
+            draft.replace(path)
+    except OSError as error:
+        raise _error(f"{path} cannot be written: {(error.strerror or 'unknown reason').lower()}") from None
+
+
 def _read_text(path: Path, what: str) -> str:
     try:
         return path.read_text("utf-8")
@@ -101,9 +169,7 @@ def _path(name: str) -> Path:
         if os.path.isfile(path):
             return path
         raise _error("there is no file at this path")
-    path = _folder() / f"{name}.json"
-    if not name.strip() or ".." in name:
-        raise _error("a context cannot have this name")
+    path = _stored(name)
     if os.path.isfile(path):
         return path
     hint = did_you_mean(name, context_names(), 0.0, quoted=True)

@@ -62,7 +62,8 @@ class Load:
     """Publishes to streams until it is ended. A portion without an answer is sent again under the same message ids.
 
     `sent` and `stored` have the subject of each text, by stream: `stored` those that the server has acknowledged.
-    `sequences` has those of messages, and `refused` counts the error codes with which the server refused portions.
+    `sequences` has those of messages; who goes through it while messages are published needs a copy. `refused` counts
+    the error codes with which the server refused portions.
     """
 
     def __init__(self, urls: Sequence[str], streams: Sequence[str]) -> None:

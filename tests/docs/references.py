@@ -78,7 +78,8 @@ Made by `python -m tests.docs.references commands > docs/commands.md`; do not ed
   3 if no server could be reached or none answered, and 130 after Ctrl-C. `check` has [codes of its
   own](monitoring.md#health-checks).
 - Most commands and options of the `nats` tool work under their names there, such as `s report`, `rmm`, `--replicas` and
-  `--dupe-window`. Where there is nothing alike, the error names what to write instead.
+  `--dupe-window`. Each other one is answered with what to write instead, or that it is not what this command does.
+- `spark-jetstream cheat` prints an example of each command.
 - `spark-jetstream --install-completion` teaches your shell to complete commands, options, and names of streams and
   consumers.
 - A default of an option is that of the command that creates something: `edit` and `copy` change what you name.

@@ -95,9 +95,12 @@ class Publisher:
             raise
 
     def _hello(self, login: Mapping[str, str], connect: Mapping[str, object]) -> None:
-        self.info: dict[str, Any] = json.loads(self._file.readline().removeprefix(b"INFO "))
-        hello = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, **login, **connect}
-        self._send(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (json.dumps(hello).encode(), self._inbox.encode()))
+        hello = self._file.readline()
+        if not hello:
+            raise ConnectionResetError("the server closed the connection before its INFO")
+        self.info: dict[str, Any] = json.loads(hello.removeprefix(b"INFO "))
+        about = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, **login, **connect}
+        self._send(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (json.dumps(about).encode(), self._inbox.encode()))
         while self._line() != b"PONG":
             continue
 

@@ -81,6 +81,31 @@ class AccountInfo(Tier, Reply):
     """What is used and allowed by the number of replicas: ``R1``, ``R3``."""
 
 
+class ServerName(Reply):
+    """Which server reports, and its version."""
+
+    name: String
+    ver: String
+    cluster: String = ""
+
+
+class ServerStats(Reply):
+    """What a server does: ``mem`` in bytes, and of how many servers it knows, itself included."""
+
+    mem: Volume = Bytes(0)
+    connections: Count = 0
+    slow_consumers: Count = 0
+    active_servers: Count = 1
+
+
+class ServerReport(Reply):
+    """The reply of a server to ``$SYS.REQ.SERVER.PING`` (nats-server, server/events.go); ``rtt`` is in seconds."""
+
+    server: ServerName
+    statsz: ServerStats | None = None  # for the system account alone
+    rtt: float
+
+
 @dataclass(frozen=True)
 class ServerInfo:
     """The server of the connection, and the JetStream that answers, which is another server's behind a leaf node.
