@@ -110,7 +110,7 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.CONSUMER_DELETE, "consumers.delete"),
         (jsapi.CONSUMER_STEP_DOWN, "consumers.step_down", "cluster"),
         (jsapi.CONSUMER_NEXT, "consumers.next"),
-        ("$JS.ACK.{stream}.>", "consumers.next acknowledges"),
+        ("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
     ),
     "admin-messages": (
         (jsapi.STREAM_INFO, "messages.read"),
