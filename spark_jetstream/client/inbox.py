@@ -6,7 +6,7 @@ import contextlib
 import enum
 import queue
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -19,6 +19,7 @@ from spark_jetstream.client.nats_py import error_text
 from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
+_Own = TypeVar("_Own", bound="Inbox")
 _Event = Frames | Status | ApiReply | JetStreamError
 
 MOST_WAITING = 96 << 20
@@ -139,7 +140,7 @@ class Inbox:
         """Unsubscribe. What comes later is dropped."""
         self._registry.loop.start_soon(self._registry.unsubscribe(self))
 
-    def __enter__(self) -> Inbox:
+    def __enter__(self: _Own) -> _Own:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -213,14 +214,14 @@ class Inboxes:
 
     # On the loop's thread
 
-    async def subscribe(self, inbox: Inbox, subject: str) -> None:
-        """Let an inbox have what comes at a subject. Raises `ConnectionFailed`."""
+    async def subscribe(self, inbox: Inbox, subject: str, group: str = "") -> None:
+        """Let an inbox have what comes at a subject, or its share in a queue group. Raises `ConnectionFailed`."""
 
         async def drop(message: Msg) -> None:
             """What came before the scanner knew the subscription."""
 
         try:
-            subscription = await self.login.client.subscribe(subject, cb=drop)
+            subscription = await self.login.client.subscribe(subject, group, cb=drop)
         except (nats.errors.Error, OSError) as error:
             raise ConnectionFailed(f"cannot subscribe to {subject}: {error_text(error)}") from None
         sid = nats_py.number_of(subscription)

@@ -35,20 +35,41 @@ class Dropped(NamedTuple):
     messages: int
 
 
-class Listener(Inbox):
-    """Made by `Connection.listen`; for one reader at a time. Any thread may close it.
-
-    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut. Of `Inbox` it
-    has the subscription. It has a queue of its own, because it drops messages where an inbox fails.
-    """
+class Subscribed(Inbox):
+    """Made by `Connection.subscribe`: an inbox that has all messages of some subjects of the account, as `Frames`."""
 
     exclusive = True
 
     def __init__(self, registry: Inboxes, subjects: Sequence[str]) -> None:
         super().__init__(registry, subjects[0], Carries.MESSAGES)
         self.subjects = tuple(subjects)
+        self.answered = ""
+        """The subject of the last answer that its reader published: a refusal of it comes out of `get`."""
         self.denied: PermissionDenied | None = None
         """The first refused subscription, for `Connection.listen`."""
+
+    def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
+        """The server refused a publish or subscription to `subject` (in lower case); whether it is one of these."""
+        subjects = (self.answered,) if publishing else self.subjects
+        own = next((name for name in subjects if name.lower() == subject), None)
+        if own is None:
+            return False
+        verb = "publish" if publishing else "subscribe"
+        error = PermissionDenied(f"the account may not {verb} to {own}", subject=own)
+        self.denied = self.denied or error
+        self.put(error)
+        return True
+
+
+class Listener(Subscribed):
+    """Made by `Connection.listen`; for one reader at a time. Any thread may close it.
+
+    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut. It has a queue
+    of its own, because it drops messages where an inbox fails.
+    """
+
+    def __init__(self, registry: Inboxes, subjects: Sequence[str]) -> None:
+        super().__init__(registry, subjects)
         self._waiting: queue.SimpleQueue[Message | Dropped | JetStreamError | _Disconnect | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the two numbers below
         self._size = 0  # bytes of memory that wait
@@ -98,16 +119,6 @@ class Listener(Inbox):
     def put_cut(self, message: str) -> None:
         """Note that the connection was cut."""
         self._waiting.put(_Disconnect(message, self._registry.login.reconnects))
-
-    def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
-        """The server refused a subscription to `subject` (in lower case); whether it is one of these."""
-        own = next((name for name in self.subjects if name.lower() == subject), None)
-        if publishing or own is None:
-            return False
-        error = PermissionDenied(f"the account may not subscribe to {own}", subject=own)
-        self.denied = self.denied or error
-        self.put(error)
-        return True
 
     def _put_message(self, message: Message) -> None:
         with self._lock:
