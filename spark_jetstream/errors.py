@@ -25,6 +25,8 @@ The tree, with `*` beside the classes that are worth another try (`retriable`):
         │   ├── ConsumerLimitReached          10026
         │   ├── InsufficientResources         10002 10023 10028 10047
         │   └── ServerBusy *                  10004 10008 10009 10118 10119 10158 10163 10167 10210 10211
+        ├── PullRefused                       the server refused a request for messages of a consumer
+        │   └── PinMismatch                   423, where another client of a priority group is pinned
         ├── ConsumerLost *                    a pull consumer vanished, moved, or skipped a delivery
         ├── OutageError                       an outage lasted longer than ``retryTimeout``
         ├── DataLossError                     messages that should be read are gone
@@ -226,6 +228,22 @@ class ServerBusy(ApiError):
     retriable = True
 
 
+class PullRefused(JetStreamError):
+    """The server refused a request for messages of a consumer: as it is, the request can never succeed.
+
+    ``code`` is its status (400, 409, 412), ``description`` the server's own words.
+    """
+
+    def __init__(self, message: str, *, code: int, description: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.description = description
+
+
+class PinMismatch(PullRefused):
+    """Status 423: the ``id`` of the request is not that of the client which the server has pinned. Ask without it."""
+
+
 class ConsumerLost(JetStreamError):
     """A pull consumer vanished, moved to another server, or skipped a delivery.
 
@@ -296,6 +314,11 @@ API_ERRORS: Mapping[int, type[ApiError]] = {
     10210: ServerBusy,  # too many atomic batches in flight (429)
     10211: ServerBusy,  # too many fast batches in flight (429)
 }
+
+
+def pull_refused(message: str, code: int, description: str) -> PullRefused:
+    """Return the error for a status that refuses a request for messages of a consumer."""
+    return (PinMismatch if code == 423 else PullRefused)(message, code=code, description=description)
 
 
 def api_error(error: Mapping[str, Any], context: str) -> ApiError:

@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from spark_jetstream.buckets import objects
 from spark_jetstream.protocol import jsapi
@@ -110,7 +110,8 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.CONSUMER_DELETE, "consumers.delete"),
         (jsapi.CONSUMER_STEP_DOWN, "consumers.step_down", "cluster"),
         (jsapi.CONSUMER_NEXT, "consumers.next"),
-        ("$JS.ACK.{stream}.>", "consumers.next acknowledges"),
+        ("$JS.ACK.{stream}.>", "consumers.next, ack, nak, in_progress, term"),
+        ("$JS.FC.{stream}.>", "consumers.receive", "flow_control"),
     ),
     "admin-messages": (
         (jsapi.STREAM_INFO, "messages.read"),
@@ -304,6 +305,21 @@ def object_write(names: Names) -> Lines:
     yield Permission(bucket.api(jsapi.STREAM_INFO), "a look at the bucket, and its max_msg_size", without=_UNSEEN)
 
 
+def leaf_copy(names: Names) -> Lines:
+    for form, when in zip((jsapi.CONSUMER_CREATE, jsapi.CONSUMER_CREATE_NAMED), _CASES, strict=True):
+        # Where a leaf node subscribes, the server finds `.>`, and not the narrower `.*.>` (tried on 2.15.1).
+        yield Permission(names.api(form, consumer=">"), "the consumer that sends the copy", when)
+    yield Permission(f"$JS.FC.{names.stream}.>", "answers to its flow control")
+    yield Permission("$JSC.R.*", "the answer that it was created", kind="subscribe")
+    yield Permission("$JS.M.*", "messages and heartbeats", "mirrors", kind="subscribe")
+    yield Permission("$JS.S.*", "messages and heartbeats", "sources", kind="subscribe")
+
+
+def leaf_origin(names: Names) -> Lines:
+    for line in leaf_copy(names):
+        yield replace(line, kind="publish" if line.kind == "subscribe" else "subscribe")
+
+
 def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
     """Yield the permissions for reading with consumers. `filters` are (filter, why); "" is none or several filters."""
     for subject, why in filters:
@@ -347,23 +363,14 @@ def events(names: Names) -> Lines:
 _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "read": ("read a stream", read),
     "read-direct": ("read a stream by direct gets (readWith=direct), which makes no consumer", _listed("read-direct")),
-    "durable": (
-        "keep a query's position on a stream with limits or interest retention (durable), beside reading it",
-        durable,
-    ),
+    "durable": ("keep a query's position (durable) on a stream with limits or interest, beside reading it", durable),
     "durable-old": ("the same on a server before 2.14, which cannot move a consumer", durable_old),
-    "durable-queue": (
-        "keep a query's position on a work queue (durable), beside reading it by direct gets",
-        durable_queue,
-    ),
+    "durable-queue": ("keep a query's position (durable) on a work queue, beside reading it", durable_queue),
     "kv-read": ("read a Key-Value bucket: its table, all revisions, its changes", kv_read),
     "kv-read-direct": ("read a Key-Value bucket by direct gets", lambda names: _listed("read-direct")(_kv(names))),
     "kv-write": ("write to a Key-Value bucket", kv_write),
     "object-read": ("read an Object Store bucket", object_read),
-    "object-read-direct": (
-        "read an Object Store bucket by direct gets",
-        lambda names: _listed("read-direct")(_objects(names)),
-    ),
+    "object-read-direct": ("read objects by direct gets", lambda names: _listed("read-direct")(_objects(names))),
     "object-write": ("write to an Object Store bucket", object_write),
     "write": ("write to a stream, at-least-once or deduplicated", write),
     "write-exactly-once": ("write to a stream, exactly-once", write_exactly_once),
@@ -372,18 +379,18 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "admin-account": ("look at the account", _listed("admin-account")),
     "admin-look": ("look at streams and consumers, and at the lag of consumers", _listed("admin-look")),
     "admin-streams": ("create, change, purge and delete streams, besides looking at them", _listed("admin-streams")),
-    "admin-consumers": (
-        "create, change, use and delete consumers, besides looking at them",
-        _listed("admin-consumers"),
-    ),
+    "admin-consumers": ("create, change, use, delete consumers, besides looking at them", _listed("admin-consumers")),
     "admin-messages": ("read and remove single messages", _listed("admin-messages")),
     "admin-backup": ("back up a stream", _listed("admin-backup")),
     "admin-restore": ("restore a stream", _listed("admin-restore")),
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),
     "admin-objects": ("make, read, write and remove an Object Store bucket", object_store),
     "admin-events": ("hear events", events),
+    "leaf-copy": ("let a leaf node, as its remote's user, mirror or source a stream of the hub", leaf_copy),
+    "leaf-origin": ("let the hub mirror or source a stream of a leaf node, as the remote's user", leaf_origin),
 }
 
+_DEAF = ("admin-events", "leaf-copy", "leaf-origin")  # they ask for nothing, so nobody answers them
 PURPOSES: Mapping[str, str] = {name: description for name, (description, _) in _PURPOSES.items()}
 """What a user may be allowed to do -> a description, as an infinitive without "to"."""
 
@@ -418,7 +425,7 @@ def needed(
         raise ValueError(f"purpose {purpose} needs the subjects of the rows: any would be those of the API as well")
     names = Names(stream, bucket, subjects, durable, dead_letter, prefix)
     inbox = Permission(f"{inbox_prefix}.>", "answers", kind="subscribe")
-    return merged([inbox] if purpose != "admin-events" else [], _PURPOSES[purpose][1](names))
+    return merged([] if purpose in _DEAF else [inbox], _PURPOSES[purpose][1](names))
 
 
 def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
@@ -441,11 +448,19 @@ def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
 
 
 def user_config(
-    user: str, password: str, permissions: Iterable[Permission], *, notes: bool = False, indent: str = ""
+    user: str,
+    password: str,
+    permissions: Iterable[Permission],
+    *,
+    notes: bool = False,
+    indent: str = "",
+    allow_responses: bool | Mapping[str, Any] = False,
 ) -> str:
     """Return a user with these permissions and no others, in the syntax of nats-server's configuration.
 
-    ``notes`` adds a comment to each permission. Each line begins with ``indent``.
+    ``notes`` adds a comment to each permission. Each line begins with ``indent``. ``allow_responses`` lets the user
+    answer messages that it received, at their reply subjects: True once, within two minutes; or such as
+    ``{"max": 3, "expires": "1h"}``.
     """
     lines = list(permissions)
     text = [
@@ -454,6 +469,7 @@ def user_config(
         "  permissions {",
         *_rights("publish", lines, notes),
         *_rights("subscribe", lines, notes),
+        *([f"    allow_responses: {json.dumps(allow_responses)}"] if allow_responses else []),
         "  }",
         "}",
     ]

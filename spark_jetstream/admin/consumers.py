@@ -1,16 +1,17 @@
-"""Consumers: list, create, change, pause, reset, delete; and pull a few messages from one."""
+"""Consumers: list, create, change, pause, reset, delete; pull a few messages from one, and acknowledge them."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
 
-from spark_jetstream.admin.api import Api, consumer_name, moment, positive
+from spark_jetstream.admin.api import Api, checked, consumer_name, moment, positive
 from spark_jetstream.admin.assets import Asset
+from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver, pull
 from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
 from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
@@ -20,90 +21,22 @@ from spark_jetstream.admin.models.consumers import (
     PauseReply,
     ResetReply,
 )
-from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.errors import ConsumerNotFound, JetStreamError, NoResponders, OptionError, PermissionDenied
+from spark_jetstream.options.values import Seconds, Size
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Acks
+from spark_jetstream.protocol.ack_subject import parse_ack
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp, minutes_or_months, shown
-from spark_jetstream.protocol.wire import Frames
+from spark_jetstream.streams.pull import through_outages
 
 Ack = Literal["ack", "nak", "term", "none"]
-ACKS: dict[str, bytes] = {"ack": b"+ACK", "nak": b"-NAK", "term": b"+TERM", "none": b""}
-_SLACK = 2.0  # seconds that the server's reply may come late
 _MOST = 1000
 _SHORTEST = 0.1  # seconds: a server may drop a pull that expires sooner before it looks for messages
-
-
-@dataclass(frozen=True)
-class DeliveredMessage:
-    """A message as a consumer delivered it.
-
-    ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the consumer. ``pending``
-    messages were not delivered yet. ``reply`` is the subject of the acknowledgement.
-    """
-
-    message: StoredMessage
-    consumer: str
-    deliveries: int
-    consumer_seq: int
-    pending: int
-    reply: str
-
-
-def pull(
-    connection: Connection, info: ConsumerInfo, count: int, timeout: float, group: str | None
-) -> list[DeliveredMessage]:
-    """Return up to ``count`` messages as `Consumers.next` does. Raises `RequestTimeout` when the server is silent."""
-    stream, name = info.stream_name, info.name
-    context = f"get messages from consumer {name} of stream {stream}"
-    # Without a heartbeat: the server drops a pull with one, without an error, where too many pulls wait already.
-    request: dict[str, Any] = {"batch": count}
-    if timeout:
-        request["expires"] = jsapi.nanoseconds(timeout)
-    if count > 1 or not timeout:
-        request["no_wait"] = True  # with "expires" the pull waits for the first message only
-    if group is not None:
-        request["group"] = group
-    messages: list[DeliveredMessage] = []
-    deadline = Deadline(timeout + _SLACK)
-    with connection.inbox() as inbox:
-        subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
-        inbox.publish(subject, jsapi.request_body(**request), 1)
-        while len(messages) < count:
-            event = inbox.get(deadline.left)
-            if event is None:
-                connection.check(_SLACK)
-                if not timeout:
-                    break  # while too many messages wait for acknowledgements, the server does not answer such a pull
-                raise jsapi.no_reply(context, deadline.seconds)
-            if isinstance(event, Frames):
-                acks = Acks(event)
-                for at, message in enumerate(stored_messages(event, acks, stream)):
-                    messages.append(DeliveredMessage(message, name, *acks.delivery(at), event.reply_subject(at)))
-            elif jsapi.pull_status(event, stream).outcome is jsapi.PullOutcome.ENDED:
-                break
-    return messages
-
-
-def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredMessage]:
-    """Return the messages that a consumer delivered."""
-    lines, sequences, times = frames.lines.tobytes(), acks.sequences(), acks.timestamps()
-    for at, (head, data) in enumerate(frames.parts()):
-        yield StoredMessage.from_server(
-            {
-                "subject": lines[frames.subject_start[at] : frames.subject_end[at]].decode("utf-8", "replace"),
-                "seq": int(sequences[at]),
-                "time": Timestamp.of(int(times[at])),
-                "data": data,
-                "hdrs": head,
-                "stream": stream,
-            }
-        )
+#: Fields of a pull request -> the ``priority_policy`` that they are for; elsewhere servers ignore or refuse them.
+_FOR = {"min_pending": "overflow", "min_ack_pending": "overflow", "priority": "prioritized", "id": "pinned_client"}
 
 
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
@@ -324,17 +257,36 @@ class Consumers:
         *,
         timeout: float = 5.0,
         ack: Ack = "ack",
+        no_wait: bool | None = None,
+        max_bytes: int | str | None = None,
+        idle_heartbeat: float | None = None,
         group: str | None = None,
+        min_pending: int | None = None,
+        min_ack_pending: int | None = None,
+        priority: int | None = None,
+        id: str | None = None,
     ) -> list[DeliveredMessage]:
         """Return up to ``count`` messages of a pull consumer, at most 1,000: the pending ones, or else the next ones.
 
-        An empty list means that there was none within ``timeout`` seconds; 0 returns only messages that are pending.
-        ``ack`` acknowledges each message, ``nak`` has it delivered again at once, ``term`` never again, ``none`` leaves
-        it to the consumer's ``ack_wait``; the server confirms each before this returns.
+        An empty list means that there was none within ``timeout`` seconds. ``ack`` acknowledges each message, ``nak``
+        has it delivered again at once, ``term`` never again, ``none`` leaves it to the method `ack` and its like; the
+        server confirms each before this returns. What came is returned also when the rest fails.
+
+        The other arguments are fields of the request (ADR-37, ADR-42). ``no_wait`` takes only pending messages, as a
+        ``timeout`` of 0 does; ``no_wait=False`` waits for ``count`` messages. ``max_bytes`` limits subjects, headers
+        and contents together. The server sends an ``idle_heartbeat`` every so many seconds, at most half of
+        ``timeout``; it counts as silent without any for twice as long. Consumers with a ``priority_policy`` need a
+        ``group``. With ``overflow``, ``min_pending`` and ``min_ack_pending`` say how many messages must be pending, or
+        wait for their acknowledgement. With ``prioritized``, ``priority`` is from 0, which is served first, to 9. With
+        ``pinned_client``, ``id`` is the ``pin_id`` of the messages that the pinned client got.
 
         Raises:
-            ConsumerLost: The consumer was deleted meanwhile.
-            JetStreamError: It is a push consumer, or paused; or the server refuses the pull.
+            ConsumerLost: The consumer was deleted meanwhile, or has moved to another server.
+            PinMismatch: Another client is pinned.
+            PullRefused: The next message is larger than ``max_bytes``, too many requests wait, or the consumer's limits
+                do not allow this one.
+            RequestTimeout: The server is silent.
+            JetStreamError: It is a push consumer, or paused.
         """
         if ack not in get_args(Ack):
             raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
@@ -342,22 +294,90 @@ class Consumers:
             raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
         if timeout != 0 and not timeout >= _SHORTEST:
             raise OptionError(f"timeout must be 0 (do not wait), or at least {_SHORTEST:g} seconds, not {timeout:g}")
+        expires = 0.0 if no_wait else timeout
+        if no_wait is False and not timeout:
+            raise OptionError("no_wait=False needs a timeout above 0")
+        request: dict[str, Any] = {"id": id, "min_pending": min_pending, "min_ack_pending": min_ack_pending}
+        request |= {"group": group, "priority": priority}
+        # With "expires" the pull waits for the first message only.
+        request["no_wait"] = no_wait is not False and (count > 1 or not expires)
+        if max_bytes is not None:
+            request["max_bytes"] = checked(Size(1), "max_bytes", max_bytes)
+        if idle_heartbeat is not None:
+            # Where too many requests wait already, the server drops one with a heartbeat, without an error.
+            request["heartbeat"] = checked(Seconds("100ms", "1d"), "idle_heartbeat", idle_heartbeat)
         info = self.load(stream, name)
-        what = _what(stream, name)
-        if info.config.push:
-            raise JetStreamError(f"{what} delivers to {info.config.deliver_subject}, and cannot be asked for messages")
+        config, what = info.config, _what(stream, name)
+        for field, policy in _FOR.items():
+            if request[field] is not None and config.priority_policy != policy:
+                raise OptionError(f"{field} is for priority_policy {policy}: {what} has {config.priority_policy}")
+        if config.push:
+            raise JetStreamError(f"{what} delivers to {config.deliver_subject}, and cannot be asked for messages")
         if info.paused:
             raise JetStreamError(f"{what} is paused for {Nanoseconds(info.pause_remaining)}, and delivers nothing")
-        limit = info.config.max_ack_pending
-        if not timeout and info.config.ack_policy != "none" and 0 < limit <= info.num_ack_pending:
+        if not expires and config.ack_policy != "none" and 0 < config.max_ack_pending <= info.num_ack_pending:
             return []  # the server would not answer
-        connection = self._api.connection
-        messages = pull(connection, info, count, timeout, group)
-        if ack != "none" and info.config.ack_policy != "none":
+        messages = pull(self._api.connection, info, count, expires, **request)
+        if ack != "none" and config.ack_policy != "none":
             for message in messages:
-                context = f"acknowledge message {message.message.seq} of stream {stream} to consumer {name}"
-                connection.request(message.reply, ACKS[ack], context=context)
+                getattr(self, ack)(message)
         return messages
+
+    def receive(self, stream: str, name: str, *, timeout: float | None = None) -> Generator[DeliveredMessage]:
+        """Return what a push consumer delivers, without an end, or until no message came for ``timeout`` seconds.
+
+        The messages are yet to be acknowledged. A request of the consumer's ``flow_control`` is answered when all
+        messages before it were taken; without it, more than 96 MiB that wait are a `ProtocolError`. Cuts, restarts of
+        servers, and silence for two heartbeats begin another subscription. The clients of a ``deliver_group`` share
+        the messages.
+
+        Raises:
+            DataLossError: Deliveries were lost that the consumer does not make again (``ack_policy`` none).
+            ConsumerNotFound: It was deleted; noticed by the missing heartbeats, or after 30 seconds of silence.
+            OutageError: Nothing could be received for option ``retryTimeout``.
+            JetStreamError: It is a pull consumer.
+        """
+        idle = math.inf if timeout is None else timeout
+        if not idle > 0:
+            raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
+        if not self.load(stream, name).config.push:
+            raise JetStreamError(f"{_what(stream, name)} has no deliver_subject: use next")
+        receiver = Receiver(self._api, stream, partial(self.load, stream, name), idle)
+        doing = f"receiving from consumer {name} of stream"
+        messages = through_outages(receiver, self._api.options.retry_timeout, Backoff(at_once=True), doing)
+        return (message for message in messages if message is not None)
+
+    def ack(self, message: DeliveredMessage | str) -> None:
+        """Acknowledge a message of `next` or `receive`; with ``ack_policy`` all, also those before it.
+
+        ``message`` may be the reply subject of one that another client got. The server confirms the acknowledgement
+        before this returns, as for `nak`, `in_progress` and `term`. Raises `ProtocolError` for a text that is no such
+        subject; `NoResponders` where the consumer is gone, or its ``ack_policy`` is none; and `RequestTimeout` where
+        the consumer has not delivered the message, because it was created again since.
+        """
+        self._settle(message, b"+ACK")
+
+    def nak(self, message: DeliveredMessage | str, *, delay: float = 0.0) -> None:
+        """Have a message delivered again, after ``delay`` seconds or at once. Raises what `ack` raises."""
+        nanoseconds = jsapi.nanoseconds(checked(Seconds("0s", "3650d"), "delay", delay))
+        self._settle(message, b"-NAK" + (b" " + jsapi.request_body(delay=nanoseconds) if nanoseconds else b""))
+
+    def in_progress(self, message: DeliveredMessage | str) -> None:
+        """Begin the ``ack_wait`` of a message anew: it is being worked on. Raises what `ack` raises."""
+        self._settle(message, b"+WPI")
+
+    def term(self, message: DeliveredMessage | str, *, reason: str = "") -> None:
+        """Have a message never delivered again; the event of it has the ``reason``. Raises what `ack` raises."""
+        self._settle(message, f"+TERM {reason}".rstrip().encode("utf-8", "replace"))
+
+    def _settle(self, message: DeliveredMessage | str, answer: bytes) -> None:
+        reply = message if isinstance(message, str) else message.reply
+        ack = parse_ack(reply)
+        context = f"acknowledge message {ack.stream_seq} of stream {ack.stream} to consumer {ack.consumer}"
+        try:
+            self._api.connection.request(reply, answer, context=context)
+        except NoResponders as error:
+            raise NoResponders(f"cannot {context}: it is gone, or its ack_policy is none") from error
 
     def _asset(self, stream: str, name: str) -> Asset[ConsumerInfo]:
         return Asset(self._api, _what(stream, name), lambda: self.load(stream, name), stream, name)

@@ -3,7 +3,7 @@
 from spark_jetstream.admin.client import ConsumerLag as ConsumerLag
 from spark_jetstream.admin.client import JetStreamAdmin as JetStreamAdmin
 from spark_jetstream.admin.client import OriginLag as OriginLag
-from spark_jetstream.admin.consumers import DeliveredMessage as DeliveredMessage
+from spark_jetstream.admin.deliveries import DeliveredMessage as DeliveredMessage
 from spark_jetstream.admin.descriptions import template as template
 from spark_jetstream.admin.event_parsing import parse_event as parse_event
 from spark_jetstream.admin.event_parsing import stored_event as stored_event
@@ -87,6 +87,8 @@ from spark_jetstream.admin.models.streams import SubjectTransform as SubjectTran
 from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
 from spark_jetstream.client.subscription import CoreMessage as CoreMessage
 from spark_jetstream.options.contexts import environment_options as environment_options
+from spark_jetstream.protocol.ack_subject import AckSubject as AckSubject
+from spark_jetstream.protocol.ack_subject import parse_ack as parse_ack
 from spark_jetstream.protocol.units import NEVER as NEVER
 from spark_jetstream.protocol.units import Bytes as Bytes
 from spark_jetstream.protocol.units import Nanoseconds as Nanoseconds

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Literal
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.consumers import stored_messages
+from spark_jetstream.admin.deliveries import stored_messages
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
@@ -89,7 +89,7 @@ def _present(
     alone, policy = info.config.num_replicas == 1, how.policy(heartbeat=_SOON, quiet_heartbeats=1)
     reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=lambda _, __: alone)
     for run in read_list(api.connect, part, how, LABEL) if begin == "latest" else reader.read():
-        yield from stored_messages(run.frames, run.acks, part.stream)
+        yield from stored_messages(run.frames, part.stream)
 
 
 def _follow(
@@ -118,7 +118,7 @@ def _follow(
     for run in reader.follow():
         if run is not None:
             last_seq, last_time = int(run.sequences[-1]), int(run.timestamps()[-1])
-            yield from stored_messages(run.frames, run.acks, part.stream)
+            yield from stored_messages(run.frames, part.stream)
         elif not begun:
             begun = True
             yield None

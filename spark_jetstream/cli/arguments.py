@@ -16,7 +16,7 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, F, Run, connection_options
 from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied, StreamNotFound
-from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, shown
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, minutes_or_months, shown
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.client import JetStreamAdmin
@@ -68,16 +68,21 @@ StreamName = Annotated[str, stream_argument(help="Name of the stream.")]
 ConsumerName = Annotated[str, Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
 
 
-def _duration(text: str | Nanoseconds) -> Nanoseconds:  # a default is one already
-    try:
-        return Nanoseconds.of(text)
-    except ValueError:
-        message = f"{shown(text)} is no duration such as 10s, 5m or 1h30m{minutes_or_months(text)}"
-        raise BadParameter(message) from None
+def _parser(of: Callable[[Any], Any], what: str) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:  # a default is one already
+        try:
+            return of(value)
+        except ValueError:
+            raise BadParameter(f"{shown(value)} is no {what}{minutes_or_months(value)}") from None
+
+    return parse
 
 
-duration_option = partial(Option, parser=_duration, metavar="DURATION")
+duration_option = partial(Option, parser=_parser(Nanoseconds.of, "duration such as 10s or 1h30m"), metavar="DURATION")
 """An option that is a duration: ``Annotated[Nanoseconds, duration_option(help=...)]``."""
+
+size_option = partial(Option, parser=_parser(Bytes.of, "size such as 64k or 131072"), metavar="SIZE")
+"""An option that is a size: ``Annotated[Bytes, size_option(help=...)]``."""
 
 Raw = Annotated[bool, Option("--raw", help="Only the content, as it is.")]
 

@@ -13,13 +13,13 @@ from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.arguments import ConfigFile, ConsumerName, DryRun, Force, Preferred, Raw, StreamName
 from spark_jetstream.cli.output import ago, as_data, message_data, rounded, server_text, to_the_second
 from spark_jetstream.protocol.conventions import RUN, SINCE
-from spark_jetstream.protocol.units import Nanoseconds, counted
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
 
 ACKS = ("ack", "nak", "term", "none")
-"""The words of `admin.consumers.ACKS`, without its imports."""
+"""The words of `admin.consumers.Ack`, without its imports."""
 _WAIT = Nanoseconds.of("5s")
 
 consumers = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
@@ -316,7 +316,17 @@ def show_next(
     ] = "ack",
     no_ack: Annotated[bool, Option("--no-ack", help="The same as --ack none.")] = False,
     wait: Annotated[Nanoseconds, arguments.duration_option(help="How long to wait for the first message.")] = _WAIT,
+    no_wait: Annotated[
+        bool | None, Option("--no-wait/--wait-for-all", help="Take only what is pending; or wait for all --count.")
+    ] = None,
+    delay: Annotated[Nanoseconds | None, arguments.duration_option(help="With --ack nak: again after this.")] = None,
+    reason: Annotated[str, Option(metavar="TEXT", help="With --ack term: why, for the event.")] = "",
+    max_bytes: Annotated[Bytes | None, arguments.size_option(help="No more than this, headers included.")] = None,
     group: Annotated[str | None, Option(help="The priority group, where the consumer has one.")] = None,
+    min_pending: Annotated[int | None, Option(help="Policy overflow: only if as many messages are pending.")] = None,
+    min_ack_pending: Annotated[int | None, Option(help="Policy overflow: only if as many wait for ack.")] = None,
+    priority: Annotated[int | None, Option(help="Policy prioritized: 0, which is served first, to 9.")] = None,
+    id_: Annotated[str | None, Option("--id", help="Policy pinned_client: Nats-Pin-Id of earlier messages.")] = None,
     raw: Raw = False,
 ) -> None:
     """Print messages of a pull consumer: those that are there, or the first that come within --wait.
@@ -326,9 +336,22 @@ def show_next(
     """
     if no_ack and ack not in ("ack", "none"):
         raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
+    for given, option, answer in ((delay is not None, "--delay", "nak"), (reason, "--reason", "term")):
+        if given and ack != answer:
+            raise BadParameter(f"{option} is for --ack {answer}")
     run.out.check_raw(raw)
-    how: Any = "none" if no_ack else ack  # `next` checks it
-    delivered = run.admin.consumers.next(stream, consumer, count, timeout=wait / 1e9, ack=how, group=group)
+    admin = run.admin.consumers
+    request: dict[str, Any] = {
+        "no_wait": no_wait, "max_bytes": max_bytes, "group": group, "min_pending": min_pending,
+        "min_ack_pending": min_ack_pending, "priority": priority, "id": id_,
+    }  # fmt: skip
+    how: Any = "none" if no_ack or delay or reason else ack  # `next` checks it
+    delivered = admin.next(stream, consumer, count, timeout=wait / 1e9, ack=how, **request)
+    for message in delivered:
+        if delay:
+            admin.nak(message, delay=delay / 1e9)
+        elif reason:
+            admin.term(message, reason=reason)
     fields = ("consumer", "deliveries", "consumer_seq", "pending")
     run.out.json([message_data(item.message) | {name: getattr(item, name) for name in fields} for item in delivered])
     for delivery in delivered:

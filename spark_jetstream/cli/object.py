@@ -14,7 +14,7 @@ from typer import Argument, BadParameter, Option
 
 from spark_jetstream.cli import buckets
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import DryRun, Force, completion, with_fields
+from spark_jetstream.cli.arguments import DryRun, Force, completion, size_option, with_fields
 from spark_jetstream.cli.output import to_the_second
 from spark_jetstream.errors import LAYOUT, MessageNotFound, printable
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
@@ -107,13 +107,6 @@ def _pairs(given: list[str], separator: str, option: str, form: str) -> Iterator
 
 _STANDARD = "-"  # standard input, or output
 _CHUNK = Bytes(DEFAULT_CHUNK_SIZE)
-
-
-def _size(text: str | Bytes) -> Bytes:
-    try:
-        return Bytes.of(text)
-    except ValueError:
-        raise BadParameter(f"{text} is no size such as 64k or 131072") from None
 
 
 objects = group("object", "Object Store buckets: create, change, put, get, watch, remove.")
@@ -266,7 +259,7 @@ def put(
     description: Description = None,
     headers: Headers = None,
     metadata: Metadata = None,
-    chunk_size: Annotated[Bytes, Option(parser=_size, metavar="SIZE", help="Bytes of a message.")] = _CHUNK,
+    chunk_size: Annotated[Bytes, size_option(help="Bytes of a message.")] = _CHUNK,
     force: Force = False,
 ) -> None:
     """Store a file as an object. Readers see the old one, if there is any, until all of the new one is stored."""

@@ -15,7 +15,7 @@ from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.multiplexer import Multiplexer
 from spark_jetstream.client.nats_py import LastingClient, error_text, server_info
-from spark_jetstream.client.subscription import Listener
+from spark_jetstream.client.subscription import Listener, Subscribed
 from spark_jetstream.errors import ApiError, ConnectionFailed, JetStreamError, PermissionDenied, RequestTimeout
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol import jsapi
@@ -137,7 +137,7 @@ class Connection:
         return replies
 
     def post(self, subject: str) -> None:
-        """Publish a request whose reply nobody reads; does not wait. A cut may lose it, and a failure is logged."""
+        """Publish an empty message that nobody answers; does not wait. A cut may lose it, and a failure is logged."""
 
         async def publish() -> None:
             try:
@@ -169,6 +169,15 @@ class Connection:
             self._loop.run(self._inboxes.subscribe(inbox, subject), self.options.request_timeout)
         else:
             self._loop.start_soon(subscribe())
+        return inbox
+
+    def subscribe(self, subject: str, group: str) -> Subscribed:
+        """Return an inbox for all messages at a subject, or for its share in a queue group unless that is empty.
+
+        A refused subscription comes out of `Inbox.get`. Raises `ConnectionFailed`.
+        """
+        inbox = Subscribed(self._inboxes, (subject,))
+        self._loop.run(self._inboxes.subscribe(inbox, subject, group), self.options.request_timeout)
         return inbox
 
     def listen(self, subjects: Sequence[str], group: str = "") -> Listener:

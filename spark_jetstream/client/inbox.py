@@ -7,7 +7,7 @@ import email.message
 import enum
 import queue
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -22,6 +22,7 @@ from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 
 Pairs = Sequence[tuple[str, str]]
 """Headers: each name with a value; a name may be repeated."""
+_Own = TypeVar("_Own", bound="Inbox")
 _Event = Frames | Status | ApiReply | JetStreamError
 
 MOST_WAITING = 96 << 20
@@ -147,7 +148,7 @@ class Inbox:
         """Unsubscribe. What comes later is dropped."""
         self._registry.loop.start_soon(self._registry.unsubscribe(self))
 
-    def __enter__(self) -> Inbox:
+    def __enter__(self: _Own) -> _Own:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

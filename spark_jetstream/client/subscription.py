@@ -61,20 +61,41 @@ class _Disconnect(NamedTuple):
 _Heard = CoreMessage | Dropped | JetStreamError | _Disconnect | None
 
 
-class Listener(Inbox):
-    """Made by `Connection.listen`; for one reader at a time. Any thread may close it.
-
-    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut. Of `Inbox` it
-    has the subscription. It has a queue of its own, because it drops messages where an inbox fails.
-    """
+class Subscribed(Inbox):
+    """Made by `Connection.subscribe`: an inbox that has all messages of some subjects of the account, as `Frames`."""
 
     exclusive = True
 
     def __init__(self, registry: Inboxes, subjects: Sequence[str]) -> None:
         super().__init__(registry, subjects[0], Carries.MESSAGES)
         self.subjects = tuple(subjects)
+        self.answered = ""
+        """The subject of the last answer that its reader published: a refusal of it comes out of `get`."""
         self.denied: PermissionDenied | None = None
         """The first refused subscription, for `Connection.listen`, or the refused message of `publish_confirmed`."""
+
+    def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
+        """The server refused a publish or subscription to `subject` (in lower case); whether it is one of these."""
+        subjects = (self.answered,) if publishing else self.subjects
+        own = next((name for name in subjects if name.lower() == subject), None)
+        if own is None:
+            return False
+        verb = "publish" if publishing else "subscribe"
+        error = PermissionDenied(f"the account may not {verb} to {own}", subject=own)
+        self.denied = self.denied or error
+        self.put(error)
+        return True
+
+
+class Listener(Subscribed):
+    """Made by `Connection.listen`; for one reader at a time. Any thread may close it.
+
+    A reader that sets `generation` forgets that earlier generations (`Connection.reconnects`) were cut. It has a queue
+    of its own, because it drops messages where an inbox fails.
+    """
+
+    def __init__(self, registry: Inboxes, subjects: Sequence[str]) -> None:
+        super().__init__(registry, subjects)
         self._waiting: queue.SimpleQueue[_Heard] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the two numbers below
         self._size = 0  # bytes of memory that wait
@@ -105,7 +126,7 @@ class Listener(Inbox):
 
     def publish_confirmed(self, subject: str, payload: bytes, headers: Pairs) -> None:
         """Publish a message. When this returns, the server has it. Raises `PermissionDenied`, `ConnectionFailed`."""
-        self.denied, login = None, self._registry.login
+        self.answered, self.denied, login = subject, None, self._registry.login
         self.publish(subject, payload, None, headers)
         for _ in range(2):  # nats-py sends a ping at once, and a message in the next turn of the loop
             self._registry.loop.run(login.ping(login.options.request_timeout), login.options.request_timeout + 5)
@@ -123,7 +144,8 @@ class Listener(Inbox):
     def put(self, event: Frames | Status | ApiReply | JetStreamError) -> None:
         """Make `hear` return or raise this."""
         if isinstance(event, JetStreamError):
-            self._waiting.put(event)
+            if not (isinstance(event, PermissionDenied) and event.subject == self.answered):  # `publish_confirmed` does
+                self._waiting.put(event)
         elif isinstance(event, Frames):
             for message in messages(event):
                 self._put_message(message)
@@ -131,18 +153,6 @@ class Listener(Inbox):
     def put_cut(self, message: str) -> None:
         """Note that the connection was cut."""
         self._waiting.put(_Disconnect(message, self._registry.login.reconnects))
-
-    def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
-        """The server refused `subject` (in lower case); whether it is one of these, or is published to from here."""
-        verb, own = ("publish", self._published) if publishing else ("subscribe", self.subjects)
-        named = next((name for name in own if name.lower() == subject), None)
-        if named is None:
-            return False
-        error = PermissionDenied(f"the account may not {verb} to {named}", subject=named)
-        self.denied = self.denied or error
-        if not publishing:
-            self.put(error)
-        return True
 
     def _put_message(self, message: CoreMessage) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """Turns frames of a pull consumer into Arrow columns, in bulk. Pure.
 
-The subject of a message is in the control line, its sequence and time are in the reply subject (`$JS.ACK...`, in one of
-two forms, nats-server: server/consumer.go, `replyInfo`), and header and payload follow the line.
+The subject of a message is in the control line, its sequence and time are in the reply subject (`ack_subject`), and
+header and payload follow the line.
 """
 
 from __future__ import annotations
@@ -15,16 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol import ack_subject
 from spark_jetstream.protocol.headers import HEADERS_TYPE, decode_headers, to_text
-from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
 from spark_jetstream.protocol.wire import Frames, IntArray, gather, integers
 from spark_jetstream.schema import arrow_schema
-
-_V1_DOTS, _V2_DOTS = 8, 10  # nine tokens, or eleven and more: with domain and account hash in front
-_DELIVERIES, _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 4, 5, 6, 7, 8
-_MOST_DIGITS = 19
-_NO_NUMBER = "a message came whose reply subject holds something else than numbers"
 
 
 class Acks:
@@ -34,9 +29,10 @@ class Acks:
         self._lines = frames.lines
         self._separators = frames.separators
         dots = frames.reply_dots
-        version1 = dots == _V1_DOTS
-        known = version1 | (dots >= _V2_DOTS)
-        if not (known.all() and begins_with(frames.lines, frames.separators[frames.reply] + 1, b"$JS.ACK.").all()):
+        version1 = dots == ack_subject.V1_DOTS
+        known = version1 | (dots >= ack_subject.V2_DOTS)
+        prefix = ack_subject.PREFIX.encode()
+        if not (known.all() and begins_with(frames.lines, frames.separators[frames.reply] + 1, prefix).all()):
             raise ProtocolError("a message came whose reply subject is not that of a JetStream consumer")
         self._shift = frames.reply + np.where(version1, 0, 2)
 
@@ -44,37 +40,29 @@ class Acks:
         at = self._shift + number
         value, good = parse_unsigned(self._lines, self._separators[at] + 1, self._separators[at + 1])
         if not good.all():
-            raise ProtocolError(_NO_NUMBER)
+            raise ProtocolError(ack_subject.NO_NUMBER)
         return value
 
     def sequences(self) -> IntArray:
         """Stream sequences, int64, length n."""
-        return self._token(_STREAM_SEQUENCE)
+        return self._token(ack_subject.STREAM_SEQUENCE)
 
     def timestamps(self) -> IntArray:
         """When the server stored the messages, nanoseconds since the epoch, int64, length n."""
-        return self._token(_TIMESTAMP)
+        return self._token(ack_subject.TIMESTAMP)
 
     def consumer_sequences(self) -> tuple[int, int]:
         """The consumer sequence of the first and of the last message."""
-        return self._number(0, _CONSUMER_SEQUENCE), self._number(-1, _CONSUMER_SEQUENCE)
-
-    def delivery(self, index: int) -> tuple[int, int, int]:
-        """Of one message: how often it was delivered, its consumer sequence, and how many messages follow it."""
-        return self._number(index, _DELIVERIES), self._number(index, _CONSUMER_SEQUENCE), self._number(index, _PENDING)
+        return self._number(0, ack_subject.CONSUMER_SEQUENCE), self._number(-1, ack_subject.CONSUMER_SEQUENCE)
 
     def pending(self) -> int:
         """How many messages the consumer still had to deliver after the last of these."""
-        return self._number(-1, _PENDING)
+        return self._number(-1, ack_subject.PENDING)
 
     def _number(self, index: int, token: int) -> int:
         """A token of one message: by numpy it would take twenty times as long."""
         at = self._shift[index] + token
-        digits = self._lines[self._separators[at] + 1 : self._separators[at + 1]].tobytes()
-        number = int(digits) if len(digits) <= _MOST_DIGITS and digits.isdigit() else -1
-        if not 0 <= number <= INT64_MAX:
-            raise ProtocolError(_NO_NUMBER)
-        return number
+        return ack_subject.ack_number(self._lines[self._separators[at] + 1 : self._separators[at + 1]].tobytes())
 
 
 class MessageRun(Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spark_jetstream.errors import ApiError, ConsumerLost, JetStreamError, ProtocolError, RequestTimeout, api_error
+from spark_jetstream.errors import ApiError, ConsumerLost, ProtocolError, RequestTimeout, api_error, pull_refused
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX, shown, whole_number
 
@@ -213,13 +213,14 @@ def update_request(stream: str, config: Mapping[str, Any]) -> bytes:
     return request_body(stream_name=stream, config=config, action="update")
 
 
-def next_request(batch: int, *, max_bytes: int, expires: float, heartbeat: float, no_wait: bool = False) -> bytes:
-    """Body of one pull (ADR-37): at most `batch` messages and `max_bytes` bytes; times in seconds.
+def next_request(batch: int, *, expires: float, heartbeat: float = 0.0, **fields: Any) -> bytes:
+    """Body of one pull (ADR-37, ADR-42): at most `batch` messages; times in seconds; `fields` as the server names them.
 
-    With `no_wait` it ends, once it has brought something, where the stream does.
+    What is 0, false or None is left out. With `no_wait` it ends, once it has brought something, where the stream does;
+    without `expires` too, at once.
     """
-    times = {"expires": nanoseconds(expires), "idle_heartbeat": nanoseconds(heartbeat)}
-    return request_body(batch=batch, max_bytes=max_bytes, **times, **({"no_wait": True} if no_wait else {}))
+    fields |= {"expires": nanoseconds(expires), "idle_heartbeat": nanoseconds(heartbeat)}
+    return request_body(batch=batch, **{name: value for name, value in fields.items() if value})
 
 
 def reworded(error: Answer, text: str) -> Answer:
@@ -301,7 +302,7 @@ class PullEnd:
 def pull_status(status: Status, stream: str) -> PullEnd:
     """Return the meaning of a status that answers a pull request.
 
-    Raises `ConsumerLost` if a new consumer is needed, and `JetStreamError` for a request that is refused for good.
+    Raises `ConsumerLost` if a new consumer is needed, and `PullRefused` for a request that is refused for good.
     """
     description = status.description.lower()
     fitting = (row[2] for row in _STATUSES if row[0] == status.code and description.startswith(row[1]))
@@ -310,7 +311,8 @@ def pull_status(status: Status, stream: str) -> PullEnd:
     if outcome is PullOutcome.LOST:
         raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {text}")
     if outcome is PullOutcome.REFUSED:
-        raise JetStreamError(f"the server refused a pull request on stream {stream}: {text}")
+        problem = f"the server refused a pull request on stream {stream}: {text}"
+        raise pull_refused(problem, status.code, status.description)
     undelivered = whole_number(status.headers.get("Nats-Pending-Messages", ""))
     unused_bytes = whole_number(status.headers.get("Nats-Pending-Bytes", ""))
     return PullEnd(outcome, undelivered, unused_bytes, description.startswith("message size exceeds"))

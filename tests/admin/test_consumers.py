@@ -5,17 +5,31 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin
-from spark_jetstream.errors import ApiError, JetStreamError, OptionError
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, parse_ack
+from spark_jetstream.client.pool import connect
+from spark_jetstream.client.subscription import Message as Heard
+from spark_jetstream.errors import (
+    ApiError,
+    JetStreamError,
+    NoResponders,
+    OptionError,
+    PinMismatch,
+    ProtocolError,
+    PullRefused,
+    RequestTimeout,
+)
+from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.admin.conftest import Fill
 from tests.admin.fake_api import Answer, administered, consumer_info, stream_info
 from tests.support.client import full
 from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
 
 
 @pytest.fixture
@@ -324,6 +338,8 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> Non
     ]:
         with pytest.raises(JetStreamError, match=message):
             admin.consumers.next(stream, name, 3)
+    with pytest.raises(PullRefused, match="400 Bad Request - heartbeat value too large"):
+        admin.consumers.next(stream, "c", idle_heartbeat=4)
     for arguments, said in [
         ({"ack": "yes"}, 'ack must be one of ack, nak, term, none, not "yes"'),
         ({"count": 0}, "count must be a number from 1 to 1,000, not 0"),
@@ -331,9 +347,131 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> Non
         ({"timeout": 0.09}, r"timeout must be 0 \(do not wait\), or at least 0.1 seconds, not 0.09"),
         ({"timeout": -1}, "timeout must be 0"),
         ({"timeout": float("nan")}, "timeout must be 0"),
+        ({"timeout": 0, "no_wait": False}, "no_wait=False needs a timeout above 0"),
+        ({"max_bytes": 0}, "max_bytes must be a size from 1"),
+        ({"idle_heartbeat": -1}, "idle_heartbeat must be a duration from 100ms"),
     ]:
         with pytest.raises(OptionError, match=said):
             admin.consumers.next(stream, "c", **arguments)  # type: ignore[arg-type]
+
+
+def test_next_takes_no_more_bytes_than_it_may(admin: JetStreamAdmin, stream: str, publisher: Publisher) -> None:
+    publisher.publish([Message("c.a", b"x" * 1000)] * 3)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", 3, max_bytes=2500)] == [1, 2]
+    with pytest.raises(PullRefused, match=r"the next message is larger than max_bytes \(409 Message Size") as refused:
+        admin.consumers.next(stream, "c", max_bytes=999)
+    assert refused.value.code == 409
+    (third,) = admin.consumers.next(stream, "c", ack="none")
+    size = len(third.message.subject) + len(third.reply) + 1000
+    admin.consumers.nak(third)
+    # The server says nothing when a request ends with its last byte: no heartbeat, no status.
+    again = admin.consumers.next(stream, "c", 2, no_wait=False, timeout=3600, max_bytes=size)
+    assert [(each.message.seq, each.deliveries) for each in again] == [(3, 2)]
+
+
+@pytest.mark.parametrize("ends", ["with all", "with its consumer"])
+def test_next_waits_for_all(ends: str, admin: JetStreamAdmin, stream: str, publisher: Publisher, fill: Fill) -> None:
+    """And returns what came also when no more can come; meanwhile the consumer has no room for another request."""
+    fill(stream, 2, 2)
+    admin.consumers.create(stream, durable_name="c", max_waiting=1)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(admin.consumers.next, stream, "c", 3, no_wait=False, timeout=60)
+        wait_until(lambda: admin.consumers.load(stream, "c").delivered.consumer_seq == 2, "two have come")
+        with pytest.raises(PullRefused, match=r"too many requests wait \(409 Exceeded MaxWaiting\)"):
+            admin.consumers.next(stream, "c")
+        if ends == "with all":
+            publisher.publish([Message("c.a")])
+        else:
+            admin.consumers.delete(stream, "c")
+        assert [each.message.seq for each in waiting.result(60)] == [1, 2, 3][: 3 if ends == "with all" else 2]
+
+
+def test_next_without_heartbeats(nats_server: NatsServer) -> None:
+    answers: dict[str, Answer] = {
+        "CONSUMER.INFO.S.c": consumer_info({"name": "c"}),
+        "CONSUMER.MSG.NEXT.S.c": lambda _: None,
+    }
+    with (
+        administered(nats_server.url, answers) as (_, admin),
+        pytest.raises(RequestTimeout, match=r"no reply within 2\.2 s \(timeout, idle_heartbeat\)"),
+    ):
+        admin.consumers.next("S", "c", timeout=3600, idle_heartbeat=0.1)
+
+
+def test_next_of_priority_groups(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    fill(stream, 4, 2)
+
+    def next_of(name: str, **request: Any) -> list[int]:
+        return [each.message.seq for each in admin.consumers.next(stream, name, group="g", timeout=0.2, **request)]
+
+    for policy in ("overflow", "prioritized", "pinned_client"):
+        admin.consumers.create(stream, policy, DEFAULT_CONSUMER, priority_policy=policy, priority_groups=["g"])
+    assert next_of("overflow", min_pending=5) == next_of("overflow", min_ack_pending=1) == []
+    assert next_of("overflow", min_pending=4, ack="none") == [1]
+    assert next_of("overflow", min_ack_pending=1) == [2]
+    assert next_of("prioritized", priority=9) == [1]
+    with pytest.raises(PullRefused, match="400 Bad Request - Priority must be between 0 and 9"):
+        next_of("prioritized", priority=10)
+    (pinned,) = admin.consumers.next(stream, "pinned_client", group="g")
+    assert pinned.pin_id
+    assert next_of("pinned_client") == []
+    with pytest.raises(PinMismatch, match="423 Nats-Pin-Id mismatch"):
+        next_of("pinned_client", id="other")
+    assert next_of("pinned_client", id=pinned.pin_id) == [2]
+    for field, policy in (("min_pending", "overflow"), ("priority", "prioritized"), ("id", "pinned_client")):
+        other = "overflow" if policy != "overflow" else "prioritized"
+        with pytest.raises(
+            OptionError, match=f"{field} is for priority_policy {policy}: consumer {other} of .*{other}"
+        ):
+            next_of(other, **{field: 1})
+
+
+# -- acknowledgements --
+
+
+def test_answers_to_a_message(nats_server: NatsServer, admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    fill(stream, 2, 2)
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c")
+    consumers = admin.consumers
+    with (
+        connect(ConnectionOptions.from_spark({"servers": nats_server.url})).listen(
+            [f"$JS.ACK.{stream}.c.>"]
+        ) as answers,
+        admin.events.watch("terminated", stream=stream, count=1) as terminated,
+    ):
+        (first,) = consumers.next(stream, "c", ack="none")
+        consumers.in_progress(first)
+        consumers.nak(first, delay=3600)
+        (second,) = consumers.next(stream, "c", ack="none")
+        assert second.message.seq == 2
+        consumers.nak(second)
+        ((again, deliveries),) = ((each, each.deliveries) for each in consumers.next(stream, "c", ack="none"))
+        assert (again.message.seq, deliveries) == (2, 2)
+        consumers.term(again.reply, reason="too old")
+        consumers.ack(first)
+        heard = [answers.hear(10) for _ in range(5)]
+        assert [event.reason for event in terminated] == ["too old"]  # type: ignore[attr-defined]
+    assert [each.data for each in heard if isinstance(each, Heard)] == [
+        b"+WPI", b'-NAK {"delay": 3600000000000}', b"-NAK", b"+TERM too old", b"+ACK",
+    ]  # fmt: skip
+    info = consumers.load(stream, "c")
+    assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 2)
+    ack = parse_ack(again.reply)
+    assert (ack.stream, ack.consumer, ack.stream_seq, ack.consumer_seq) == (stream, "c", 2, again.consumer_seq)
+    assert (ack.time, ack.pending, ack.deliveries) == (again.message.time, again.pending, 2)
+
+
+def test_answers_that_cannot_be_given(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
+    fill(stream, 1, 1)
+    admin.consumers.create(stream, durable_name="c")
+    (first,) = admin.consumers.next(stream, "c")
+    with pytest.raises(NoResponders, match=r"1 of stream .* to consumer c: it is gone, or its ack_policy is none"):
+        admin.consumers.ack(first)
+    with pytest.raises(ProtocolError, match=r'"x\.y" is not the reply subject of a message of a JetStream consumer'):
+        admin.consumers.ack("x.y")
+    with pytest.raises(OptionError, match="delay must be a duration from 0s"):
+        admin.consumers.nak(first, delay=-1)
 
 
 # -- lag --

@@ -388,7 +388,7 @@ class TestWriting:
         assert numbers(s.url, s.name) == list(range(10))
 
     def test_to_another_account(self, nats_server_factory: Callable[..., NatsServer], delivery: str) -> None:
-        server = nats_server_factory(config=blocks(PAGE, "conf")[-1].text)
+        server = nats_server_factory(config=blocks(PAGE, "conf")[2].text)
         with Publisher(server.url, **OWNER) as owner:
             Stream(server.url, "TOTALS", owner)
             login = {"user": "guest", "password": "change-me-too", "apiPrefix": "OWNER.API"}
@@ -420,8 +420,8 @@ class TestWriting:
 
 @pytest.mark.full
 def test_the_page_on_topologies(spark: SparkSession, tmp_path: Path) -> None:
-    of_hub, of_leaf, of_accounts = (block.text for block in blocks(PAGE, "conf"))
-    of_copy, of_all = (json.loads(block.text) for block in blocks(PAGE, "json"))
+    of_hub, of_leaf, of_accounts, _ = (block.text for block in blocks(PAGE, "conf"))
+    of_copy, of_all, _ = (json.loads(block.text) for block in blocks(PAGE, "json"))
     examples = blocks(PAGE, "python")
     names: dict[str, Any] = {"spark": spark}
     with contextlib.ExitStack() as stack:

@@ -248,6 +248,29 @@ def test_next_prints_and_acknowledges(admin: JetStreamAdmin, stream: str, do: Co
     refused(ran, 1, f"nothing came from consumer c of stream {stream} within 100ms")
 
 
+def test_next_asks_and_answers_as_its_options_say(
+    admin: JetStreamAdmin, stream: str, do: Command, run: Command
+) -> None:
+    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=2)
+    with admin.events.watch("terminated", stream=stream, count=1) as events:
+        assert do("next", stream, "c", "--ack", "nak", "--delay", "1h", "--raw").raw == b"0"
+        assert do("next", stream, "c", "--ack", "term", "--reason", "too old", "--raw").raw == b"1"
+        assert [event.reason for event in events] == ["too old"]  # type: ignore[union-attr]
+    assert do("next", stream, "c", "--no-wait", "--count", 9, "--max-bytes", "200", "--raw").raw == b"23"
+    refused(run("next", stream, "c", "--max-bytes", "10"), 1, "the next message is larger than max_bytes")
+    refused(run("next", stream, "c", "--delay", "1s"), 2, "--delay is for --ack nak")
+    refused(run("next", stream, "c", "--ack", "nak", "--reason", "x"), 2, "--reason is for --ack term")
+    for policy, options in (
+        ("overflow", ("--min-pending", 6)),
+        ("overflow", ("--min-ack-pending", 1)),
+        ("prioritized", ("--priority", 3)),
+    ):
+        groups: dict[str, Any] = {"priority_policy": policy, "priority_groups": ["g"]}
+        admin.consumers.load_or_create(stream, policy, DEFAULT_CONSUMER, **groups)
+        item = ("next", stream, policy, "--group", "g", *options, "--wait", "200ms", "--no-ack", "--raw")
+        assert do(*item).raw == (b"1" if "--min-ack-pending" in options else b"0")
+
+
 def test_unpin_lets_another_client_in(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", **PINNED, priority_timeout="1h")
     assert do("next", stream, "c", "--group", "g", "--raw").raw == b"0"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 import spark_jetstream
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.admin.consumers import ACKS
+from spark_jetstream.admin.consumers import Ack
 from spark_jetstream.cli import consumer, doctor
 from spark_jetstream.cli.main import app
 from spark_jetstream.cli.output import Output, to_the_second
@@ -109,7 +110,7 @@ def test_answers_without_a_server_import_no_large_packages(
 
 
 def test_copied_words_equal_those_of_their_modules() -> None:
-    assert tuple(ACKS) == consumer.ACKS
+    assert get_args(Ack) == consumer.ACKS
     assert doctor.PURPOSES == PURPOSES
 
 

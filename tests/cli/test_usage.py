@@ -76,7 +76,7 @@ WRONG = [
     ("object put usage -", "what comes from standard input needs a name"),
     ("object put usage {json} -H nothing --force", "nothing is no 'Name: value'"),
     ("object put usage {json} --metadata nothing --force", "nothing is no name=value"),
-    ("object put usage {json} --chunk-size much --force", "much is no size such as 64k"),
+    ("object put usage {json} --chunk-size much --force", '"much" is no size such as 64k'),
     ("object get usage a/..", "makes no name for a file"),
     ("object get usage a -O - --json", "standard output cannot have the content and JSON"),
     ("object describe usage a", "say what to change"),

@@ -48,6 +48,8 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "prices": need("admin-kv", bucket="prices"),
     "images": need("admin-objects", bucket="IMAGES"),
     "listener": need("admin-events"),
+    "copier": need("leaf-copy", stream="ORDERS", prefix="$JS.hub.API"),
+    "shop": need("leaf-origin", stream="ORDERS", prefix="$JS.leaf.API"),
 }
 """The users that the page shows."""
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from spark_jetstream.errors import ApiError
 from spark_jetstream.permissions import Permission, merged
 from spark_jetstream.source import durable as durable_module
 from tests.support import permitted as use
-from tests.support.permissions import Account, Case, Work, parameters
+from tests.support.permissions import INBOX, Account, Case, Work, parameters
 from tests.support.permitted import need
 
 pytestmark = pytest.mark.usefixtures("quick_ledger")
@@ -94,6 +95,11 @@ def change_consumers(account: Account) -> None:
     consumers.unpin("S", "g", "g")
     in_a_cluster(lambda: consumers.step_down("S", "d"))
     assert consumers.delete("S", "d")
+    # The server waits for an answer in front of 2 MiB.
+    account.fill(*(["s.a"] * 300), data=b"x" * 10_000)
+    push: dict[str, Any] = {"deliver_subject": f"{INBOX}.push", "flow_control": True, "idle_heartbeat": "1s"}
+    consumers.create("S", durable_name="p", ack_policy="none", **push)
+    assert len(list(islice(consumers.receive("S", "p", timeout=30), 302))) == 302
 
 
 def messages(account: Account) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.js.client import JetStreamContext
@@ -20,7 +22,7 @@ from spark_jetstream.testing import NatsServer
 from tests.support import leaf
 from tests.support import permitted as use
 from tests.support.client import ask
-from tests.support.permissions import PASSWORD, Account, Case, parameters
+from tests.support.permissions import INBOX, PASSWORD, Account, Case, parameters, served
 from tests.support.permitted import need
 from tests.support.reading import wait_until
 
@@ -113,6 +115,50 @@ def test_a_user_is_written_as_the_server_reads_it() -> None:
 }"""
     )
     assert '    publish { deny: [">"] }' in user_config("ann", "pw", lines[2:])
+    assert "  }\n    allow_responses: true\n  }\n}" in user_config("ann", "pw", lines, allow_responses=True)
+
+
+class Responding(Account):
+    """Whose user answers messages that it got, and no others."""
+
+    def __init__(self, responses: bool | dict[str, Any]) -> None:
+        super().__init__()
+        self.responses = responses
+
+    def config(self, lines: Sequence[Permission]) -> str:
+        user = user_config(f"spark{self.number}", PASSWORD, lines, allow_responses=self.responses)
+        admin = f"{{ user: admin{self.number}, password: {PASSWORD} }}"
+        return f"A{self.number} {{ jetstream: enabled, users: [ {admin}\n{user} ] }}"
+
+
+def test_answers_to_own_messages_only() -> None:
+    lines = [
+        line for line in need("admin-consumers", stream="S") if not line.subject.startswith(("$JS.ACK.", "$JS.FC."))
+    ]
+    accounts: dict[Account, list[Permission]] = {
+        Responding(responses): lines for responses in (False, True, {"max": 2, "expires": "1h"})
+    }
+    with served(accounts):
+        for account, answers in zip(accounts, (0, 1, 2), strict=True):
+            account.make("S")
+            account.fill(*(["s.a"] * 302), data=b"x" * 10_000)
+            consumers = JetStreamAdmin(**account.login).consumers
+            consumers.create("S", "c", ack_policy="explicit")
+            (message,) = consumers.next("S", "c", ack="none")
+            for _ in range(answers):
+                consumers.in_progress(message)
+            with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.ACK\.S\.c\."):
+                consumers.ack(message)
+            with JetStreamAdmin(servers=account.admin) as admin, pytest.raises(PermissionDenied):
+                consumers.ack(admin.consumers.next("S", "c", ack="none")[0])  # that another client got
+            push: dict[str, Any] = {"deliver_subject": f"{INBOX}.push", "flow_control": True, "idle_heartbeat": "1s"}
+            consumers.create("S", "p", ack_policy="none", **push)
+            received = islice(consumers.receive("S", "p", timeout=30), 302)
+            if answers:
+                assert len(list(received)) == 302
+            else:
+                with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.FC\.S\.p\."):
+                    list(received)
 
 
 # -- of a domain --

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.errors import ConsumerLost, JetStreamError, ProtocolError
+from spark_jetstream.errors import ConsumerLost, JetStreamError, PinMismatch, ProtocolError, PullRefused
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import PullEnd, PullOutcome, pull_status
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
@@ -43,15 +43,16 @@ STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] 
     (409, "Server Shutdown", {}, ConsumerLost),
     (503, "", {}, ConsumerLost),
     (503, "", {"Nats-Subject": "$JS.API.CONSUMER.MSG.NEXT.S.c"}, ConsumerLost),
-    (409, "Consumer is push based", {}, JetStreamError),
-    (409, "Exceeded MaxRequestBatch of 10", {}, JetStreamError),
-    (400, "Bad Request", {}, JetStreamError),
-    (412, "Required Api Level", {}, JetStreamError),
-    (423, "Nats-Pin-Id mismatch", {}, JetStreamError),
+    (409, "Consumer is push based", {}, PullRefused),
+    (409, "Exceeded MaxRequestBatch of 10", {}, PullRefused),
+    (400, "Bad Request", {}, PullRefused),
+    (412, "Required Api Level", {}, PullRefused),
+    (423, "Nats-Pin-Id mismatch", {}, PinMismatch),
+    (423, "Nats-Wrong-Pin-Id", {}, PinMismatch),
     # Of these nobody has heard yet.
-    (409, "Something New", {}, JetStreamError),
-    (410, "Gone", {}, JetStreamError),
-    (204, "EOB", {}, JetStreamError),
+    (409, "Something New", {}, PullRefused),
+    (410, "Gone", {}, PullRefused),
+    (204, "EOB", {}, PullRefused),
 ]
 
 
@@ -74,6 +75,8 @@ def check_meaning(received: Status, meaning: PullEnd | type) -> None:
         pull_status(received, "ORDERS")
     assert type(caught.value) is meaning
     assert "stream ORDERS" in str(caught.value)
+    if isinstance(caught.value, PullRefused):
+        assert (caught.value.code, caught.value.description) == (received.code, received.description)
     assert str(caught.value).endswith(f"{received.code} {received.description}".strip())
 
 
@@ -91,8 +94,8 @@ REAL: list[tuple[dict[str, Any], int, PullEnd | type[JetStreamError]]] = [
     ({"batch": 5, "expires": 50_000_000}, 0, PullEnd(ENDED, 5, 0, False)),
     ({"batch": 5, "max_bytes": 10, "expires": 1_000_000_000}, 3, PullEnd(ENDED, 5, 10, True)),
     ({"batch": 5, "max_bytes": 400, "expires": 1_000_000_000}, 3, PullEnd(ENDED, 4, 160, True)),
-    ({"batch": 1, "expires": 1_000_000_000, "idle_heartbeat": 900_000_000}, 0, JetStreamError),
-    ({"batch": 51, "expires": 1_000_000_000}, 0, JetStreamError),
+    ({"batch": 1, "expires": 1_000_000_000, "idle_heartbeat": 900_000_000}, 0, PullRefused),
+    ({"batch": 51, "expires": 1_000_000_000}, 0, PullRefused),
 ]
 
 

@@ -1,0 +1,63 @@
+"""Reply subjects of delivered messages: `$JS.ACK...`, in one of two forms. Pure. `columns.Acks` reads many at once.
+
+The second form has the domain (`_` without one) and a hash of the account before the stream, and may have more tokens
+at its end (nats-server: server/consumer.go, `replyInfo`; feature flag `js_ack_fc_v2`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.units import INT64_MAX, Timestamp, shown
+
+PREFIX = "$JS.ACK."
+V1_DOTS, V2_DOTS = 8, 10  # nine tokens, or eleven and more
+DELIVERIES, STREAM_SEQUENCE, CONSUMER_SEQUENCE, TIMESTAMP, PENDING = 4, 5, 6, 7, 8  # tokens of the first form
+NO_NUMBER = "a message came whose reply subject holds something else than numbers"
+_MOST_DIGITS = 19
+
+
+class AckSubject(NamedTuple):
+    """What the reply subject of a delivered message says.
+
+    ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the consumer, and
+    ``stream_seq`` is the message's sequence. The message was stored at ``time``. The consumer had still ``pending``
+    messages to deliver. ``domain``, and the hash ``account``, are empty in the form of nine tokens.
+    """
+
+    stream: str
+    consumer: str
+    deliveries: int
+    stream_seq: int
+    consumer_seq: int
+    time: Timestamp
+    pending: int
+    domain: str = ""
+    account: str = ""
+
+
+def parse_ack(subject: str) -> AckSubject:
+    """Read the reply subject of a delivered message, to which its acknowledgement is published.
+
+    It has nine tokens, ``$JS.ACK.<stream>.<consumer>.<deliveries>.<stream sequence>.<consumer sequence>.<nanoseconds
+    since the epoch>.<pending>``; or eleven and more, with ``<domain>.<account hash>`` before the stream and anything at
+    the end. Raises `ProtocolError` for any other text.
+    """
+    tokens = subject.split(".")
+    shift = 0 if len(tokens) == V1_DOTS + 1 else 2
+    if not subject.startswith(PREFIX) or not all(tokens) or (shift and len(tokens) <= V2_DOTS):
+        raise ProtocolError(f"{shown(subject)} is not the reply subject of a message of a JetStream consumer")
+    domain, account = ("" if token == "_" else token for token in tokens[2:4]) if shift else ("", "")
+    stream, consumer, *numbers = tokens[2 + shift : PENDING + shift + 1]
+    deliveries, stream_seq, consumer_seq, time, pending = map(ack_number, numbers)
+    stored = Timestamp.of(time)
+    return AckSubject(stream, consumer, deliveries, stream_seq, consumer_seq, stored, pending, domain, account)
+
+
+def ack_number(digits: str | bytes) -> int:
+    """Return a number of a reply subject. Raises `ProtocolError` unless it is from 0 to 2^63-1."""
+    number = int(digits) if len(digits) <= _MOST_DIGITS and digits.isascii() and digits.isdigit() else -1
+    if not 0 <= number <= INT64_MAX:
+        raise ProtocolError(NO_NUMBER)
+    return number
