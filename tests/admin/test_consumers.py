@@ -12,7 +12,7 @@ import pytest
 
 from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, parse_ack
 from spark_jetstream.client.pool import connect
-from spark_jetstream.client.subscription import Message as Heard
+from spark_jetstream.client.subscription import CoreMessage as Heard
 from spark_jetstream.errors import (
     ApiError,
     JetStreamError,
