@@ -451,7 +451,7 @@ def test_answers_to_a_message(nats_server: NatsServer, admin: JetStreamAdmin, st
         consumers.term(again.reply, reason="too old")
         consumers.ack(first)
         heard = [answers.hear(10) for _ in range(5)]
-        assert [event.reason for event in terminated] == ["too old"]  # type: ignore[attr-defined]
+        assert [event.reason for event in terminated] == ["too old"]  # type: ignore[union-attr]
     assert [each.data for each in heard if isinstance(each, Heard)] == [
         b"+WPI", b'-NAK {"delay": 3600000000000}', b"-NAK", b"+TERM too old", b"+ACK",
     ]  # fmt: skip
