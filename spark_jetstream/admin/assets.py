@@ -88,8 +88,13 @@ class Asset(Generic[Info]):
         self._confirm(wanted, info, "created")
         return info
 
-    def load_or_create(self, wanted: Model, create: Callable[[], Info], *, given_only: bool) -> Info:
-        """Return the existing asset, else what ``create`` makes. Raises `JetStreamError` if what exists differs."""
+    def load_or_create(
+        self, wanted: Model, create: Callable[[], Info], *, given_only: bool, any_config: bool = False
+    ) -> Info:
+        """Return the existing asset, else what ``create`` makes.
+
+        Raises `JetStreamError` if what exists differs, unless ``any_config``.
+        """
         try:
             info = self._load()
         except (StreamNotFound, ConsumerNotFound):
@@ -100,7 +105,8 @@ class Asset(Generic[Info]):
                     raise
                 # Another client was faster.
                 info = self._load()
-        refuse_difference(wanted, info.config, self.what, given_only=given_only)
+        if not any_config:
+            refuse_difference(wanted, info.config, self.what, given_only=given_only)
         return info
 
     def plan(self, changes: object, fields: Mapping[str, Any]) -> list[Difference]:

@@ -199,6 +199,7 @@ class Consumers:
         /,
         *,
         given_only: bool = False,
+        any_config: bool = False,
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
@@ -207,9 +208,8 @@ class Consumers:
         name = wanted.durable_name or wanted.name
         if not name:
             raise OptionError(f"consumer of stream {stream}: a name or durable_name is required")
-        return self._asset(stream, name).load_or_create(
-            wanted, lambda: self.create(stream, wanted, any_filter=any_filter), given_only=given_only
-        )
+        make = partial(self.create, stream, wanted, any_filter=any_filter)
+        return self._asset(stream, name).load_or_create(wanted, make, given_only=given_only, any_config=any_config)
 
     def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `ConsumerNotFound`."""

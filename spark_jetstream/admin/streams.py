@@ -135,15 +135,19 @@ class Streams:
         /,
         *,
         given_only: bool = False,
+        any_config: bool = False,
         **fields: Any,
     ) -> StreamInfo:
         """Return the stream; create it, as `create`, if there is none.
 
-        ``given_only`` compares what exists in the given fields only; else the others must have their defaults. Raises
-        `JetStreamError`, which lists the differences, when it exists with another configuration.
+        ``given_only`` compares what exists in the given fields only; else the others must have their defaults.
+        ``any_config`` takes what exists, whatever its configuration. Raises `JetStreamError`, which lists the
+        differences, when it exists with another configuration.
         """
         wanted = self._wanted(name, config, fields)
-        return self._asset(wanted.name).load_or_create(wanted, lambda: self.create(wanted), given_only=given_only)
+        return self._asset(wanted.name).load_or_create(
+            wanted, lambda: self.create(wanted), given_only=given_only, any_config=any_config
+        )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""

@@ -134,7 +134,9 @@ def test_load_or_create(admin: JetStreamAdmin, name: str) -> None:
         f"stream {name} exists with another configuration (there -> asked for): max_msgs: 5 -> 6; "
         "storage: file -> memory; metadata.owner: me -> nothing"
     )
+    assert admin.streams.load_or_create(name=name, max_msgs=6, any_config=True).config == first.config
     assert admin.streams.load(name).config.max_msgs == 5
+    assert admin.streams.load_or_create(name=f"{name}B", max_msgs=6, any_config=True).config.max_msgs == 6
 
 
 def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
