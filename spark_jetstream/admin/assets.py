@@ -28,24 +28,35 @@ _OVERLAP = 10065  # subjects overlap with an existing stream (nats-server: serve
 
 
 def send(
-    api: Api, stream: str, consumer: str, wanted: Config, actual: Model | None, context: str, form: str = ""
+    api: Api,
+    stream: str,
+    consumer: str,
+    wanted: Config,
+    actual: Model | None,
+    context: str,
+    form: str = "",
+    pedantic: bool = False,
 ) -> Any:
     """Create a stream, or a consumer of it, or update the ``actual`` one; return the server's reply, with its state.
 
-    ``form`` is another subject for the request that creates a consumer.
+    ``form`` is another subject for the request that creates a consumer. ``pedantic`` is that of `Streams.create`.
     """
     body = {**FOR_NEW[type(wanted)], **wanted.body()} if actual is None else update_body(wanted, actual)
+    mode = {"pedantic": True} if pedantic else {}
+    if mode:
+        api.need(1, f"{context} with pedantic")
     if isinstance(wanted, StreamConfig):
         subject = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
         try:
-            return api.reply(StreamInfo, subject, body, context=context, stream=stream)
+            return api.reply(StreamInfo, subject, {**body, **mode}, context=context, stream=stream)
         except ApiError as error:
             others = _streams_with(api, wanted) - {stream} if error.err_code == _OVERLAP else set()
             if not others:
                 raise
             have = "have" if len(others) > 1 else "has"
             raise jsapi.reworded(error, f"{error}: {' and '.join(sorted(others))} {have} such subjects") from None
-    request = (jsapi.create_request if actual is None else jsapi.update_request)(stream, body)
+    action = "create" if actual is None else "update"
+    request = {"stream_name": stream, "config": body, "action": action, **mode}
     filtered = jsapi.CONSUMER_CREATE_FILTERED if wanted.filter_subject else jsapi.CONSUMER_CREATE_NAMED
     names = {"stream": stream, "consumer": consumer, "filter": wanted.filter_subject}
     return api.reply(ConsumerInfo, form or filtered, request, context=context, **names)
@@ -64,11 +75,14 @@ def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
 class Asset(Generic[Info]):
     """A stream or a consumer. ``what`` names it in errors (``stream ORDERS``), ``load`` asks the server for it."""
 
-    def __init__(self, api: Api, what: str, load: Callable[[], Info], stream: str, consumer: str = "") -> None:
+    def __init__(
+        self, api: Api, what: str, load: Callable[[], Info], stream: str, consumer: str = "", *, pedantic: bool = False
+    ) -> None:
         self.what = what
         self._api = api
         self._load: Callable[[], Info] = load
         self._names = stream, consumer
+        self._pedantic = pedantic
 
     def create(self, wanted: Config, form: str = "") -> Info:
         """Create it; return the existing asset if it equals ``wanted``. ``form`` is that of `send`.
@@ -80,7 +94,7 @@ class Asset(Generic[Info]):
             JetStreamError: The server ignored a field.
         """
         try:
-            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form)
+            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form, self._pedantic)
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -131,7 +145,8 @@ class Asset(Generic[Info]):
             self._api.need_for(wanted, context)
             if check is not None:
                 check(wanted, actual, context)
-            self._confirm(wanted, send(self._api, *self._names, wanted, actual, context), "updated")
+            info = send(self._api, *self._names, wanted, actual, context, pedantic=self._pedantic)
+            self._confirm(wanted, info, "updated")
         return differing
 
     def _existing(self, refusal: ApiError, wanted: Model) -> Info:

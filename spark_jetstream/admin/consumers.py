@@ -157,6 +157,7 @@ class Consumers:
         *,
         durable_form: bool = False,
         any_filter: bool = False,
+        pedantic: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
         """Create a consumer; one that exists with the same configuration stays as it is.
@@ -170,7 +171,8 @@ class Consumers:
         ``CONSUMER.CREATE.STREAM.NAME``, with a ``filter_subject`` too ``CONSUMER.CREATE.STREAM.NAME.FILTER``; with
         ``durable_form`` ``CONSUMER.DURABLE.CREATE.STREAM.NAME``, the form of clients before server 2.9.
 
-        ``any_filter`` allows filters that match no subject of the stream, which the server accepts.
+        ``any_filter`` allows filters that match no subject of the stream, which the server accepts. ``pedantic`` is
+        that of `Streams.create`.
 
         Raises:
             OptionError: The configuration is not possible, or a filter matches nothing that the stream stores or holds.
@@ -189,7 +191,7 @@ class Consumers:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
-        return self._asset(stream, own).create(wanted, form)
+        return self._asset(stream, own, pedantic).create(wanted, form)
 
     def load_or_create(
         self,
@@ -216,19 +218,27 @@ class Consumers:
         return self._asset(stream, name).plan(changes, fields)
 
     def update(
-        self, stream: str, name: str, changes: Config | None = None, /, *, any_filter: bool = False, **fields: Any
+        self,
+        stream: str,
+        name: str,
+        changes: Config | None = None,
+        /,
+        *,
+        any_filter: bool = False,
+        pedantic: bool = False,
+        **fields: Any,
     ) -> list[Difference]:
         """Change a consumer; return what was changed, as `Streams.update`. Raises `OptionError`, `JetStreamError`.
 
         To change between ``filter_subject`` and ``filter_subjects``, give the other one as None. New filters are
-        checked as `create` does, unless ``any_filter``.
+        checked as `create` does, unless ``any_filter``. ``pedantic`` is that of `Streams.create`.
         """
 
         def check(wanted: ConsumerConfig, actual: ConsumerConfig, context: str) -> None:
             if set(wanted.filters) != set(actual.filters):
                 self._check_filters(stream, "", wanted, context)
 
-        return self._asset(stream, name).update(changes, fields, None if any_filter else check)
+        return self._asset(stream, name, pedantic).update(changes, fields, None if any_filter else check)
 
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
@@ -359,8 +369,9 @@ class Consumers:
                 connection.request(message.reply, ACKS[ack], context=context)
         return messages
 
-    def _asset(self, stream: str, name: str) -> Asset[ConsumerInfo]:
-        return Asset(self._api, _what(stream, name), lambda: self.load(stream, name), stream, name)
+    def _asset(self, stream: str, name: str, pedantic: bool = False) -> Asset[ConsumerInfo]:
+        load = partial(self.load, stream, name)
+        return Asset(self._api, _what(stream, name), load, stream, name, pedantic=pedantic)
 
     def _wanted(self, stream: str, name: object, config: object, fields: Mapping[str, Any]) -> ConsumerConfig:
         given, own = named(ConsumerConfig, name, config, fields, "name", "durable_name")

@@ -91,10 +91,19 @@ class Streams:
 
     # Creating and changing
 
-    def create(self, name: str | Config | None = None, config: Config | None = None, /, **fields: Any) -> StreamInfo:
+    def create(
+        self,
+        name: str | Config | None = None,
+        config: Config | None = None,
+        /,
+        *,
+        pedantic: bool = False,
+        **fields: Any,
+    ) -> StreamInfo:
         """Create a stream; one that exists with the same configuration stays as it is.
 
-        ``name`` is the stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field.
+        ``name`` is the stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field. With
+        ``pedantic`` the server refuses values that it would otherwise adjust (server 2.11).
 
         Raises:
             OptionError: The configuration is not possible.
@@ -105,7 +114,7 @@ class Streams:
         self._api.need_for(wanted, f"create stream {wanted.name}")
         self._check_origin(wanted)
         try:
-            return self._asset(wanted.name).create(wanted)
+            return self._asset(wanted.name, pedantic).create(wanted)
         except InsufficientResources:
             # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
             with contextlib.suppress(StreamNotFound, PermissionDenied):
@@ -116,7 +125,7 @@ class Streams:
         except StreamExists:
             if "allow_direct" not in wanted.model_fields_set:  # the stream that exists may be without
                 with contextlib.suppress(StreamExists):
-                    return self.create(wanted.changed(allow_direct=False))
+                    return self.create(wanted.changed(allow_direct=False), pedantic=pedantic)
             raise
 
     def _check_origin(self, wanted: StreamConfig) -> None:
@@ -153,18 +162,20 @@ class Streams:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""
         return self._asset(name).plan(changes, fields)
 
-    def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
+    def update(
+        self, name: str, changes: Config | None = None, /, *, pedantic: bool = False, **fields: Any
+    ) -> list[Difference]:
         """Change a stream; return what was changed. Changes of another client at the same time may be undone.
 
         ``changes`` is a mapping of fields, each replaced as a whole, None for its default; or a `StreamConfig`, whose
-        unset fields get their defaults.
+        unset fields get their defaults. ``pedantic`` is that of `create`.
 
         Raises:
             OptionError: A value is not possible.
             JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
                 the server is too old for a field, or ignored one.
         """
-        return self._asset(name).update(changes, fields)
+        return self._asset(name, pedantic).update(changes, fields)
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
@@ -259,8 +270,8 @@ class Streams:
             raise OptionError(f"cannot {context}: the server must be named")
         self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
 
-    def _asset(self, name: str) -> Asset[StreamInfo]:
-        return Asset(self._api, f"stream {name}", lambda: self.load(name), name)
+    def _asset(self, name: str, pedantic: bool = False) -> Asset[StreamInfo]:
+        return Asset(self._api, f"stream {name}", lambda: self.load(name), name, pedantic=pedantic)
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")

@@ -87,6 +87,8 @@ Force = Annotated[bool, Option("--force", "-f", help="Do not ask.")]
 
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be changed, and change nothing.")]
 
+Pedantic = Annotated[bool, Option("--pedantic", help="Let the server refuse what it would adjust (server 2.11).")]
+
 ConfigFile = Annotated[str | None, Option(metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")]
 
 

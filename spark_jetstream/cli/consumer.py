@@ -10,7 +10,7 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group
-from spark_jetstream.cli.arguments import ConfigFile, ConsumerName, DryRun, Force, Preferred, Raw, StreamName
+from spark_jetstream.cli.arguments import ConfigFile, ConsumerName, DryRun, Force, Pedantic, Preferred, Raw, StreamName
 from spark_jetstream.cli.output import ago, as_data, message_data, rounded, server_text, to_the_second
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Nanoseconds, counted
@@ -164,6 +164,7 @@ def add(
         bool, Option("--durable-form", help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.")
     ] = False,
     any_filter: AnyFilter = False,
+    pedantic: Pedantic = False,
     *,
     fields: dict[str, Any],
 ) -> None:
@@ -181,7 +182,8 @@ def add(
         wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
     config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
     known, admin = config_.durable_name or config_.name, run.admin.consumers
-    make = partial(admin.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
+    how = {"durable_form": durable_form, "any_filter": any_filter, "pedantic": pedantic}
+    make = partial(admin.create, stream, config_, **how)
     print_consumer(run, arguments.created(run, _what, lambda: admin.load(stream, known) if known else None, make))
 
 
@@ -193,6 +195,7 @@ def edit(
     name: ConsumerName,
     config: ConfigFile = None,
     any_filter: AnyFilter = False,
+    pedantic: Pedantic = False,
     dry_run: DryRun = False,
     force: Force = False,
     *,
@@ -210,7 +213,7 @@ def edit(
         run,
         {"stream": stream, "consumer": name},
         run.admin.consumers.plan(stream, name, changes),
-        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter),
+        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter, pedantic=pedantic),
         force=force,
         dry_run=dry_run,
     )

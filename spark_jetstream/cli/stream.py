@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -202,6 +203,7 @@ def add(
             autocompletion=one_of(_TEMPLATES),
         ),
     ] = "stream",
+    pedantic: arguments.Pedantic = False,
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
     from spark_jetstream.admin.descriptions import template
@@ -211,7 +213,7 @@ def add(
     begun = known.get(begin_with) or template(begin_with)
     wanted = StreamConfig.parse({**begun, **arguments.file_fields(config), **fields, "name": name}, f"stream {name}")
     admin = run.admin.streams
-    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.create(wanted)))
+    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.create(wanted, pedantic=pedantic)))
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
@@ -221,6 +223,7 @@ def edit(
     stream: StreamName,
     fields: dict[str, Any],
     config: ConfigFile = None,
+    pedantic: arguments.Pedantic = False,
     dry_run: DryRun = False,
     force: Force = False,
 ) -> None:
@@ -233,7 +236,8 @@ def edit(
         raise BadParameter("nothing to change was given: name a field, such as --max-age 30d")
     admin = run.admin.streams
     differences = admin.plan(stream, changes)
-    change(run, {"stream": stream}, differences, lambda: admin.update(stream, changes), force=force, dry_run=dry_run)
+    carry_out = partial(admin.update, stream, changes, pedantic=pedantic)
+    change(run, {"stream": stream}, differences, carry_out, force=force, dry_run=dry_run)
 
 
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")

@@ -273,6 +273,21 @@ def test_edit_shows_risks_asks_and_changes(do: Command, run: Command, name: str,
     assert (now["max_bytes"], now["max_consumers"]) == (1024, 9)
 
 
+def test_pedantic_requests_are_refused(do: Command, run: Command, name: str) -> None:
+    refused(run("stream", "add", name, "--max-age", "1s", "--pedantic"), 1, "pedantic mode: duplicate window")
+    do("stream", "add", name, "--consumer-limits", "max_ack_pending=5", "--pedantic")
+    scheduled = ("stream", "edit", name, "--allow-msg-schedules", "--force")
+    ran = run(*scheduled, "--pedantic")
+    assert (ran.code, "roll-ups are disabled" in ran.err) == (1, True)
+    assert do(*scheduled, "--json").json["changed"]
+    refused(run("consumer", "add", name, "c", "--pedantic"), 1, "pedantic mode: max_ack_pending must be set")
+    do("consumer", "add", name, "c")
+    waits = ("consumer", "edit", name, "c", "--backoff", "2s,3s", "--unset", "ack-wait", "--force", "--max-deliver", 3)
+    ran = run(*waits, "--pedantic")
+    assert (ran.code, "pedantic mode: first backoff" in ran.err) == (1, True)
+    assert do(*waits, "--json").json["changed"]
+
+
 def test_seal_asks(do: Command, run: Command, name: str) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>")
     ran = run("stream", "seal", name)
