@@ -22,7 +22,7 @@ from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.errors import MessageNotFound, OptionError, StreamNotFound
+from spark_jetstream.errors import MessageNotFound, OptionError
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.specs import given_options
@@ -190,20 +190,10 @@ class JetStreamAdmin:
         Raises `ConsumerNotFound`, and `OptionError` when ``consumer`` is given without ``stream``.
         """
         if consumer is None:
-            return self._lags(stream, ages)
+            return (self._lag(info, ages) for info in self.consumers.infos(stream))
         if stream is None:
             raise OptionError(f"consumer {consumer}: its stream must be named, too")
         return iter([self._lag(self.consumers.load(stream, consumer), ages)])
-
-    def _lags(self, stream: str | None, ages: bool) -> Iterator[ConsumerLag]:
-        for name in self.streams.names() if stream is None else [stream]:
-            try:
-                for info in self.consumers.infos(name):
-                    yield self._lag(info, ages)
-            except StreamNotFound:
-                if stream is not None:
-                    raise
-                # The stream was deleted since the list was read.
 
     def _lag(self, info: ConsumerInfo, ages: bool) -> ConsumerLag:
         oldest = self._oldest(info) if ages else None

@@ -21,10 +21,19 @@ from spark_jetstream.admin.models.consumers import (
     ResetReply,
 )
 from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.queries import ConsumerQuery
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
+from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
-from spark_jetstream.errors import ConsumerNotFound, JetStreamError, NoResponders, OptionError, PermissionDenied
+from spark_jetstream.errors import (
+    ConsumerNotFound,
+    JetStreamError,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+    StreamNotFound,
+)
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
 from spark_jetstream.protocol.conventions import RUN, SINCE
@@ -128,11 +137,24 @@ class Consumers:
         for page in self._api.pages(ConsumerNamesPage, jsapi.CONSUMER_NAMES, {}, context=context, stream=stream):
             yield from page.consumers
 
-    def infos(self, stream: str) -> Iterator[ConsumerInfo]:
-        """Return the consumers of a stream, sorted by name. Raises `ServerBusy` as `Streams.infos` does."""
-        context = f"list the consumers of stream {stream}"
-        for page in self._api.pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=stream):
-            yield from page.consumers
+    def infos(self, stream: str | None = None) -> Iterator[ConsumerInfo]:
+        """Return the consumers of a stream, or of all streams; sorted. Raises `ServerBusy` as `Streams.infos` does."""
+        for name in Streams(self._api).names() if stream is None else [stream]:
+            context = f"list the consumers of stream {name}"
+            try:
+                for page in self._api.pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=name):
+                    yield from page.consumers
+            except StreamNotFound:
+                if stream is not None:
+                    raise
+                # The stream was deleted since the list was read.
+
+    def find(self, stream: str | None = None, /, **criteria: Any) -> Iterator[ConsumerInfo]:
+        """Return the consumers, of a stream or of all, that meet all criteria, which are fields of `ConsumerQuery`.
+
+        Raises `OptionError` for a criterion that is not possible; what `infos` raises.
+        """
+        return filter(ConsumerQuery.parse(criteria, "find consumers").matches, self.infos(stream))
 
     def load(self, stream: str, name: str) -> ConsumerInfo:
         """Return configuration and state of a consumer. Raises `ConsumerNotFound`, `StreamNotFound`."""

@@ -55,6 +55,8 @@ from spark_jetstream.admin.models.messages import SnapshotConfig as SnapshotConf
 from spark_jetstream.admin.models.messages import StoredMessage as StoredMessage
 from spark_jetstream.admin.models.objects import ObjectBucketInfo as ObjectBucketInfo
 from spark_jetstream.admin.models.objects import ObjectInfo as ObjectInfo
+from spark_jetstream.admin.models.queries import ConsumerQuery as ConsumerQuery
+from spark_jetstream.admin.models.queries import StreamQuery as StreamQuery
 from spark_jetstream.admin.models.streams import DEFAULT_STREAM as DEFAULT_STREAM
 from spark_jetstream.admin.models.streams import DEFAULT_WORK_QUEUE as DEFAULT_WORK_QUEUE
 from spark_jetstream.admin.models.streams import ApiErrorBody as ApiErrorBody

@@ -12,6 +12,7 @@ from spark_jetstream.admin.assets import Asset
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.models.changes import Difference, changed, differences, named, parse_user
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
+from spark_jetstream.admin.models.queries import StreamQuery
 from spark_jetstream.admin.models.streams import (
     Replica,
     StreamConfig,
@@ -61,6 +62,13 @@ class Streams:
         request, context = _listed(subject)
         for page in self._api.pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
             yield from page.streams
+
+    def find(self, **criteria: Any) -> Iterator[StreamInfo]:
+        """Return the streams that meet all criteria, which are fields of `StreamQuery`; sorted by name, page by page.
+
+        Raises `OptionError` for a criterion that is not possible; `ServerBusy` as `infos` does.
+        """
+        return filter(StreamQuery.parse(criteria, "find streams").matches, self.infos())
 
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
         """Return configuration and state; with ``deleted`` the missing sequences too. Raises `StreamNotFound`."""

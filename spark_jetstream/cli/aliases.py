@@ -11,7 +11,7 @@ from collections.abc import Mapping
 Table = Mapping[str, Mapping[str, str]]
 
 _CHANGES = {"create": "add", "new": "add", "update": "edit", "delete": "rm", "del": "rm"}
-_LOOKS = {"list": "ls", "l": "ls", "report": "ls", "nfo": "info", "i": "info"}
+_LOOKS = {"list": "ls", "l": "ls", "report": "ls", "nfo": "info", "i": "info", "query": "find"}
 
 COMMANDS: Table = {
     "": {
@@ -43,15 +43,11 @@ COMMAND_HINTS: Table = {
     | dict.fromkeys(("info", "show"), "context ls shows them; doctor --context NAME tries one"),
     "stream": {
         "view": "stream get STREAM --from 1 --count 10",
-        "find": "stream ls --subject SUBJECT, or stream ls --json for programs",
-        "query": "stream ls --subject SUBJECT, or stream ls --json for programs",
         "graph": "stream info STREAM, or lag STREAM --watch",
         "cluster": "stream step-down, or stream peer-remove",
     },
     "consumer": {
         "sub": "consumer next STREAM CONSUMER --count N",
-        "find": "consumer ls STREAM, with --json for programs",
-        "query": "consumer ls STREAM, with --json for programs",
         "graph": "lag STREAM --consumer CONSUMER --watch",
         "cluster": "consumer step-down",
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,22 +30,34 @@ consumers = group("consumer", "Consumers: list, create, change, pause, reset, tr
 @command(consumers, "ls", example="consumer ls ORDERS")
 def show_all(run: Run, stream: StreamName) -> None:
     """List the consumers of a stream: kind, filters, and how many messages they have yet to deliver."""
-    run.out.table(
-        run.admin.consumers.infos(stream),
-        {
-            "name": lambda info: info.name,
-            "kind": _kind,
-            "filters": lambda info: ", ".join(info.config.filters),
-            "ack": lambda info: info.config.ack_policy,
-            "pending": lambda info: info.num_pending,
-            "waiting for ack": lambda info: info.num_ack_pending,
-            "redelivered": lambda info: info.num_redelivered,
-            "created": lambda info: to_the_second(info.created),
-            "": _remarks,
-        },
-        data=as_data,
-        empty="there are no consumers",
-    )
+    run.out.table(run.admin.consumers.infos(stream), _columns(), data=as_data, empty="there are no consumers")
+
+
+@command(consumers, "find", example="consumer find ORDERS --idle 1h --pending 1000 --invert")
+@arguments.with_fields("consumers", (), creates=True)
+def find(
+    run: Run,
+    fields: dict[str, Any],
+    stream: Annotated[str | None, arguments.stream_argument(help="Its stream; all streams without it.")] = None,
+) -> None:
+    """List the consumers that meet all criteria."""
+    columns = {"stream": lambda info: info.stream_name, **_columns()}
+    infos = run.admin.consumers.find(stream, **fields)
+    run.out.table(infos, columns, data=as_data, empty="no consumer meets all criteria")
+
+
+def _columns() -> dict[str, Callable[[ConsumerInfo], object]]:
+    return {
+        "name": lambda info: info.name,
+        "kind": _kind,
+        "filters": lambda info: ", ".join(info.config.filters),
+        "ack": lambda info: info.config.ack_policy,
+        "pending": lambda info: info.num_pending,
+        "waiting for ack": lambda info: info.num_ack_pending,
+        "redelivered": lambda info: info.num_redelivered,
+        "created": lambda info: to_the_second(info.created),
+        "": _remarks,
+    }
 
 
 @command(consumers, "names", example="consumer names ORDERS")

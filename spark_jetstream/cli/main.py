@@ -27,7 +27,7 @@ try:
     from spark_jetstream.cli.object import objects
     from spark_jetstream.cli.pub import pub
     from spark_jetstream.cli.server import server
-    from spark_jetstream.cli.stream import streams
+    from spark_jetstream.cli.stream import find, streams
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     if missing not in ("typer", "rich"):
@@ -86,7 +86,7 @@ def demo(
     raise typer.Exit(code)
 
 
-for group in (server, account, streams, consumers, pub, kv, objects, lag, events, doctor, bench, contexts, rtt):
+for group in (server, account, streams, consumers, find, pub, kv, objects, lag, events, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
 

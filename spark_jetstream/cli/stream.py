@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, BadParameter, Exit, Option
+from typer import Argument, BadParameter, Exit, Option, Typer
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
@@ -34,11 +35,26 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
 
     If a server of a cluster does not answer for its streams, the command lists the others, says so, and ends with 1.
     """
+    _list(run, run.admin.streams.infos(subject), f"no stream stores {subject}" if subject else "there are no streams")
+
+
+find = Typer()
+
+
+@command(find, "find", example="find --idle 30d --no-empty")
+@command(streams, "find", example="stream find --idle 30d --no-empty")
+@with_fields("streams", (), creates=True)
+def find_streams(run: Run, fields: dict[str, Any]) -> None:
+    """List the streams that meet all criteria. Output and exit code are those of stream ls."""
+    _list(run, run.admin.streams.find(**fields), "no stream meets all criteria")
+
+
+def _list(run: Run, given: Iterator[StreamInfo], empty: str) -> None:
     infos: list[StreamInfo] = []
     incomplete: ServerBusy | None = None
     try:
         # Not `infos.extend`: what came before the error is shown.
-        for info in run.admin.streams.infos(subject):
+        for info in given:
             infos.append(info)
     except ServerBusy as error:
         if not infos:
@@ -56,7 +72,7 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
             "last message": lambda info: to_the_second(info.state.last_ts),
         },
         data=as_data,
-        empty="there are no streams" if subject is None else f"no stream stores {subject}",
+        empty=empty,
     )
     if incomplete is not None:
         raise incomplete

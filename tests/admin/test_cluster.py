@@ -61,6 +61,24 @@ def test_replicas(clustered: JetStreamAdmin) -> None:
     assert (made["R1"], made["R3"]) == (1, 3)
 
 
+def test_find_by_servers(clustered: JetStreamAdmin) -> None:
+    leader = settled(lambda: clustered.streams.replicas("R3"), SERVERS)
+    (only,) = clustered.streams.replicas("R1")
+
+    def names(**criteria: Any) -> list[str]:
+        return [info.config.name for info in clustered.streams.find(subject="*.*", **criteria)]
+
+    assert names(server_name="test-?") == names(cluster="*", offline=False) == ["R1", "R3"]
+    assert names(server_name=only.server, replicas=1) == names(replicas=1) == ["R1"]
+    assert [i.config.name for i in clustered.streams.find(replicas=2, invert=True)] == ["R3"]
+    assert "R3" in names(leader=leader)
+    assert names(leader="test") == names(cluster="nowhere") == names(offline=True) == []
+    clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
+    (consumer,) = clustered.consumers.find(server_name=leader, replicas=3, expression="info.cluster.leader != ''")
+    assert (consumer.name, list(clustered.consumers.find("R3", replicas=2))) == ("c", [])
+    clustered.consumers.delete("R3", "c")
+
+
 def test_leaders_step_down(clustered: JetStreamAdmin) -> None:
     clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
     of_stream, of_consumer = (clustered.streams, ("R3",)), (clustered.consumers, ("R3", "c"))

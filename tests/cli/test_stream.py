@@ -73,6 +73,19 @@ def test_ls_of_some_servers_shows_them_and_ends_with_1(run: Command, nats_server
         assert (ran.code, ran.out) == (1, "")
 
 
+def test_find_lists_the_streams_that_meet_all_criteria(do: Command, run: Command, filled: str) -> None:
+    do("stream", "add", f"{filled}B", "--subjects", f"{filled}b", "--max-consumers", 7)
+    named = ("--expression", "config.max_consumers == 7")
+    for line in (("find", "--empty", *named), ("stream", "query", "--subject", f"{filled}b", "--no-mirrored", *named)):
+        ran = do(*line)
+        assert [row[0] for row in ran.rows] == ["name", f"{filled}B"]
+    assert [info["config"]["name"] for info in do("find", *named, "--json").json] == [f"{filled}B"]
+    nothing = do("find", *named, "--no-empty")
+    assert (nothing.out, nothing.err) == ("", "no stream meets all criteria\n")
+    refused(run("find", "--expression", "messages > 1"), 2, "expression", "name 'messages' is not defined")
+    refused(run("find", "--idle", "yesterday"), 2, "find streams: idle must be a duration")
+
+
 def test_info_shows_the_fields_that_matter(do: Command, nats_server: NatsServer, filled: str) -> None:
     configuration, _, state = do("stream", "info", filled).out.partition("State\n")
     pairs = {row[0]: row[1:] for row in map(str.split, configuration.splitlines()) if row}
