@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import SecretStr
 
 from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.backup import Backup, Progress
+from spark_jetstream.admin.backup_files import draft_folder
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
@@ -21,15 +24,17 @@ from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
+from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.errors import MessageNotFound, OptionError
+from spark_jetstream.errors import JetStreamError, MessageNotFound, OptionError, StreamNotFound
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.specs import given_options
-from spark_jetstream.options.values import did_you_mean, hidden
+from spark_jetstream.options.values import did_you_mean, file_path, hidden
 from spark_jetstream.protocol.conventions import SINCE
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
+T = TypeVar("T")
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
 
@@ -54,6 +59,41 @@ class Account:
         connection = self._api.connection
         version = ".".join(map(str, connection.server_version))
         return ServerInfo(version, info.api.level, info.domain, connection.max_payload)
+
+    def backup(
+        self, target: str | os.PathLike[str], *, consumers: bool = True, progress: Progress | None = None
+    ) -> list[Backup]:
+        """Save all streams, one after the other, as `Streams.backup`, each in a directory of its name in ``target``.
+
+        ``target`` appears when all are saved; after an error ``TARGET.part`` has those that are complete. ``progress``
+        is called with the number of streams that are saved, and of all. Raises what `Streams.backup` raises.
+        """
+        streams, path, saved = Streams(self._api), Path(file_path("target", target)), []
+        with draft_folder(path) as folder:
+            for name in _counting(list(streams.names()), progress):
+                with contextlib.suppress(StreamNotFound):  # it was deleted meanwhile
+                    saved.append(streams.backup(name, folder / name, consumers=consumers))
+        return [replace(made, path=path / made.path.name) for made in saved]
+
+    def restore(self, source: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Restored]:
+        """Create all streams of a directory that `backup` made, one after the other, as `Streams.restore`.
+
+        ``progress`` as for `backup`. Raises `JetStreamError` if streams of these names exist: nothing is restored.
+        Raises `OSError`, and what `Streams.restore` raises: the streams before that one are restored.
+        """
+        streams, saved = Streams(self._api), sorted(Path(file_path("source", source)).iterdir())
+        if existing := {path.name for path in saved} & set(streams.names()):
+            listed = ", ".join(sorted(existing))
+            raise JetStreamError(f"cannot restore {source}: there is {listed} already; nothing was restored")
+        return [streams.restore(path) for path in _counting(saved, progress)]
+
+
+def _counting(items: list[T], progress: Progress | None) -> Iterator[T]:
+    """Yield items; report how many are done when the next one is asked for."""
+    for done, item in enumerate(items, 1):
+        yield item
+        if progress is not None:
+            progress(done, len(items))
 
 
 @dataclass(frozen=True)
