@@ -23,6 +23,7 @@ from spark_jetstream.protocol import jsapi
 
 Config = StreamConfig | ConsumerConfig
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
+Check = Callable[[Any, Any, str], None]
 
 _OVERLAP = 10065  # subjects overlap with an existing stream (nats-server: server/errors.json)
 
@@ -75,17 +76,14 @@ def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
 class Asset(Generic[Info]):
     """A stream or a consumer. ``what`` names it in errors (``stream ORDERS``), ``load`` asks the server for it."""
 
-    def __init__(
-        self, api: Api, what: str, load: Callable[[], Info], stream: str, consumer: str = "", *, pedantic: bool = False
-    ) -> None:
+    def __init__(self, api: Api, what: str, load: Callable[[], Info], stream: str, consumer: str = "") -> None:
         self.what = what
         self._api = api
         self._load: Callable[[], Info] = load
         self._names = stream, consumer
-        self._pedantic = pedantic
 
-    def create(self, wanted: Config, form: str = "") -> Info:
-        """Create it; return the existing asset if it equals ``wanted``. ``form`` is that of `send`.
+    def create(self, wanted: Config, form: str = "", *, pedantic: bool = False) -> Info:
+        """Create it; return the existing asset if it equals ``wanted``. ``form`` and ``pedantic`` are those of `send`.
 
         The server treats ``[]`` and a missing field as different, and refuses the one for the other.
 
@@ -94,7 +92,7 @@ class Asset(Generic[Info]):
             JetStreamError: The server ignored a field.
         """
         try:
-            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form, self._pedantic)
+            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form, pedantic)
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -128,7 +126,7 @@ class Asset(Generic[Info]):
         return planned(self._load().config, changes, fields, self.what)[1]
 
     def update(
-        self, changes: object, fields: Mapping[str, Any], check: Callable[[Any, Any, str], None] | None = None
+        self, changes: object, fields: Mapping[str, Any], check: Check | None = None, *, pedantic: bool = False
     ) -> list[Difference]:
         """Change it; return what was changed.
 
@@ -145,7 +143,7 @@ class Asset(Generic[Info]):
             self._api.need_for(wanted, context)
             if check is not None:
                 check(wanted, actual, context)
-            info = send(self._api, *self._names, wanted, actual, context, pedantic=self._pedantic)
+            info = send(self._api, *self._names, wanted, actual, context, pedantic=pedantic)
             self._confirm(wanted, info, "updated")
         return differing
 

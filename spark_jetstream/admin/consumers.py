@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from spark_jetstream.admin.api import Api, consumer_name, moment, positive
 from spark_jetstream.admin.assets import Asset
+from spark_jetstream.admin.balance import Balanced
 from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
 from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
@@ -118,7 +119,7 @@ def stored_messages(frames: Frames, acks: Acks, stream: str) -> Iterator[StoredM
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
 
 
-class Consumers:
+class Consumers(Balanced):
     """The consumers of an account's streams; ``admin.consumers``.
 
     A configuration is a `ConsumerConfig`, a `ConsumerInfo`, a mapping, or single fields by name, as for `Streams`. All
@@ -213,7 +214,7 @@ class Consumers:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
-        return self._asset(stream, own, pedantic).create(wanted, form)
+        return self._asset(stream, own).create(wanted, form, pedantic=pedantic)
 
     def load_or_create(
         self,
@@ -260,7 +261,8 @@ class Consumers:
             if set(wanted.filters) != set(actual.filters):
                 self._check_filters(stream, "", wanted, context)
 
-        return self._asset(stream, name, pedantic).update(changes, fields, None if any_filter else check)
+        asset = self._asset(stream, name)
+        return asset.update(changes, fields, None if any_filter else check, pedantic=pedantic)
 
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
@@ -391,9 +393,8 @@ class Consumers:
                 connection.request(message.reply, ACKS[ack], context=context)
         return messages
 
-    def _asset(self, stream: str, name: str, pedantic: bool = False) -> Asset[ConsumerInfo]:
-        load = partial(self.load, stream, name)
-        return Asset(self._api, _what(stream, name), load, stream, name, pedantic=pedantic)
+    def _asset(self, stream: str, name: str) -> Asset[ConsumerInfo]:
+        return Asset(self._api, _what(stream, name), lambda: self.load(stream, name), stream, name)
 
     def _wanted(self, stream: str, name: object, config: object, fields: Mapping[str, Any]) -> ConsumerConfig:
         given, own = named(ConsumerConfig, name, config, fields, "name", "durable_name")

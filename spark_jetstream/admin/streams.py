@@ -10,6 +10,7 @@ from typing import Any
 from spark_jetstream.admin.api import Api, stream_name, subject_filter
 from spark_jetstream.admin.assets import Asset
 from spark_jetstream.admin.backup import Backup, Progress, backup
+from spark_jetstream.admin.balance import Balanced
 from spark_jetstream.admin.models.changes import Difference, changed, differences, named, parse_user
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
 from spark_jetstream.admin.models.queries import StreamQuery
@@ -30,7 +31,7 @@ from spark_jetstream.streams.lookup import nearest_stream
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
 
 
-class Streams:
+class Streams(Balanced):
     """The streams of an account; ``admin.streams``.
 
     A configuration is a `StreamConfig`, a `StreamInfo`, a mapping such as a template, or single fields by name. Fields
@@ -122,7 +123,7 @@ class Streams:
         self._api.need_for(wanted, f"create stream {wanted.name}")
         self._check_origin(wanted)
         try:
-            return self._asset(wanted.name, pedantic).create(wanted)
+            return self._asset(wanted.name).create(wanted, pedantic=pedantic)
         except InsufficientResources:
             # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
             with contextlib.suppress(StreamNotFound, PermissionDenied):
@@ -183,7 +184,7 @@ class Streams:
             JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
                 the server is too old for a field, or ignored one.
         """
-        return self._asset(name, pedantic).update(changes, fields)
+        return self._asset(name).update(changes, fields, pedantic=pedantic)
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
@@ -278,8 +279,8 @@ class Streams:
             raise OptionError(f"cannot {context}: the server must be named")
         self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
 
-    def _asset(self, name: str, pedantic: bool = False) -> Asset[StreamInfo]:
-        return Asset(self._api, f"stream {name}", lambda: self.load(name), name, pedantic=pedantic)
+    def _asset(self, name: str) -> Asset[StreamInfo]:
+        return Asset(self._api, f"stream {name}", lambda: self.load(name), name)
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")

@@ -18,6 +18,7 @@ from spark_jetstream.protocol.units import Nanoseconds, counted
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
 
+AnyStream = Annotated[str | None, arguments.stream_argument(help="Its stream; all streams without it.")]
 ACKS = ("ack", "nak", "term", "none")
 """The words of `admin.consumers.ACKS`, without its imports."""
 _WAIT = Nanoseconds.of("5s")
@@ -35,11 +36,7 @@ def show_all(run: Run, stream: StreamName) -> None:
 
 @command(consumers, "find", example="consumer find ORDERS --idle 1h --pending 1000 --invert")
 @arguments.with_fields("consumers", (), creates=True)
-def find(
-    run: Run,
-    fields: dict[str, Any],
-    stream: Annotated[str | None, arguments.stream_argument(help="Its stream; all streams without it.")] = None,
-) -> None:
+def find(run: Run, fields: dict[str, Any], stream: AnyStream = None) -> None:
     """List the consumers that meet all criteria."""
     columns = {"stream": lambda info: info.stream_name, **_columns()}
     infos = run.admin.consumers.find(stream, **fields)
@@ -368,6 +365,12 @@ def unpin(
     run.admin.consumers.unpin(stream, consumer, group)
     sentence = f"group {group} of consumer {consumer} of stream {stream} has no pinned client any more"
     run.out.done(sentence, stream=stream, consumer=consumer, group=group)
+
+
+@command(consumers, "balance", example="consumer balance ORDERS")
+def balance(run: Run, stream: AnyStream = None, force: Force = False) -> None:
+    """Let leaders of consumers give way until all servers lead about as many: shows which, and asks."""
+    arguments.balance(run, run.admin.consumers, *([stream] if stream else []), force=force)
 
 
 @command(consumers, "step-down", example="consumer step-down ORDERS billing --preferred n2")

@@ -556,6 +556,12 @@ def step_down(run: Run, stream: StreamName, preferred: Preferred = None) -> None
     arguments.step_down(run, run.admin.streams, {"stream": stream}, preferred)
 
 
+@command(streams, "balance", example="stream balance")
+def balance(run: Run, force: Force = False) -> None:
+    """Let leaders of streams give way until all servers lead about as many: shows which, and asks."""
+    arguments.balance(run, run.admin.streams, force=force)
+
+
 @command(streams, "peer-remove", example="stream peer-remove ORDERS n3")
 def remove_peer(
     run: Run,

@@ -101,6 +101,33 @@ def test_leaders_step_down(clustered: JetStreamAdmin) -> None:
         clustered.streams.remove_peer("NOWHERE", first)
 
 
+def test_leaders_are_balanced(clustered: JetStreamAdmin) -> None:
+    streams = [f"SPREAD{number}" for number in range(3)]
+    for stream in streams:
+        clustered.streams.create(stream, subjects=f"{stream}.spread", num_replicas=3, storage="memory")
+    for consumer in "cde":
+        clustered.consumers.create(streams[0], consumer, DEFAULT_CONSUMER)
+    manager: Any
+    for manager, only, every in (
+        (clustered.streams, "*.spread", [(stream,) for stream in streams]),
+        (clustered.consumers, streams[0], [(streams[0], consumer) for consumer in "cde"]),
+    ):
+        for names in every:
+            if settled(partial(manager.replicas, *names), SERVERS) != "test-0":
+                manager.step_down(*names, preferred="test-0")
+        for names in every:
+            settled(partial(manager.replicas, *names), SERVERS, leader="test-0")
+        moves = manager.balance(only, dry_run=True)
+        assert [move.leader for move in moves] == ["test-0", "test-0"]
+        assert {move.preferred for move in moves} == {"test-1", "test-2"}
+        assert manager.balance(only) == moves
+        for move in moves:
+            settled(partial(manager.replicas, *move.names), SERVERS, leader=move.preferred)
+        assert manager.balance(only) == []
+    for stream in streams:
+        clustered.streams.delete(stream)
+
+
 def test_a_stream_of_several_replicas_is_read_directly(clustered: JetStreamAdmin) -> None:
     clustered.streams.update("R3", allow_direct=True)
     found = list(clustered.messages.read("R3", direct=True))

@@ -385,6 +385,21 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
         output = run("consumer", "step-down", stream, "c").out
         assert output == f"{first} steps down from consumer c of stream {stream}\n"
         wait_until(lambda: servers("c")[:1] == [second], f"{second} leads", 30)
+        run("consumer", "add", stream, "d")
+        wait_until(lambda: len(admin.consumers.replicas(stream, "d")) == 2, "the other consumer has replicas", 30)
+        if admin.consumers.replicas(stream, "d")[0].server != second:
+            run("consumer", "step-down", stream, "d", "--preferred", second)
+        wait_until(lambda: admin.consumers.replicas(stream, "d")[0].server == second, f"{second} leads both", 30)
+        wait_until(lambda: bool(admin.consumers.balance(stream, dry_run=True)), "the other replica is up to date", 30)
+        asked = run_command("consumer", "balance", stream, url=nats_cluster.url)
+        assert (asked.code, f": {second} -> {first}\n" in asked.out, "--force" in asked.err) == (2, True, True)
+        (move,) = run("consumer", "balance", stream, "--force", "--json").json["moves"]
+        assert (move["leader"], move["preferred"]) == (second, first)
+        wait_until(lambda: not admin.consumers.balance(stream, dry_run=True), "each server leads one", 30)
+        assert run("consumer", "balance", stream).out == "0 leaders moved\n"
+        run("stream", "balance", "--force")
+        wait_until(lambda: not admin.streams.balance(dry_run=True), "all servers lead about as many", 30)
+        wait_until(lambda: bool(servers()), "the stream has a leader", 30)
         leader, other = servers()
         rows = {row[0]: row[1:] for row in run("stream", "info", stream).rows if row}
         assert rows["servers"][:3] == [leader, "(leader),", other]

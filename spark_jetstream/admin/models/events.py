@@ -158,6 +158,14 @@ class ConsumerEvent(StreamEvent):
     consumer: String
 
 
+class Raft(DomainEvent):
+    """An event of the Raft group that keeps a stream or a consumer."""
+
+    account: String = ""
+    """The account; empty where only that account hears it."""
+    replicas: tuple[PeerInfo, ...] = ()
+
+
 class ServerEvent(DomainEvent):
     """An event that names the server."""
 
@@ -305,44 +313,30 @@ class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", on="ADVIS
     """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
 
 
-class StreamLeaderElected(StreamEvent, kind="stream_leader_elected", on="ADVISORY.STREAM.LEADER_ELECTED"):
+class StreamLeaderElected(StreamEvent, Raft, kind="stream_leader_elected", on="ADVISORY.STREAM.LEADER_ELECTED"):
     """The servers that keep a stream have chosen a leader. The system account hears it as well, with the same id."""
 
-    account: String = ""
-    """The account; empty where only that account hears it."""
     leader: String
-    replicas: tuple[PeerInfo, ...] = ()
 
 
-class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", on="ADVISORY.STREAM.QUORUM_LOST"):
+class StreamQuorumLost(StreamEvent, Raft, kind="stream_quorum_lost", on="ADVISORY.STREAM.QUORUM_LOST"):
     """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored.
 
     Published in the system account as well, with the same id.
     """
 
-    account: String = ""
-    """The account; empty where only that account hears it."""
-    replicas: tuple[PeerInfo, ...] = ()
 
-
-class ConsumerLeaderElected(ConsumerEvent, kind="consumer_leader_elected", on="ADVISORY.CONSUMER.LEADER_ELECTED"):
+class ConsumerLeaderElected(ConsumerEvent, Raft, kind="consumer_leader_elected", on="ADVISORY.CONSUMER.LEADER_ELECTED"):
     """The servers that keep a consumer have chosen a leader. Published in the system account as well."""
 
-    account: String = ""
-    """The account; empty where only that account hears it."""
     leader: String
-    replicas: tuple[PeerInfo, ...] = ()
 
 
-class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", on="ADVISORY.CONSUMER.QUORUM_LOST"):
+class ConsumerQuorumLost(ConsumerEvent, Raft, kind="consumer_quorum_lost", on="ADVISORY.CONSUMER.QUORUM_LOST"):
     """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered.
 
     Published in the system account as well.
     """
-
-    account: String = ""
-    """The account; empty where only that account hears it."""
-    replicas: tuple[PeerInfo, ...] = ()
 
 
 class DomainLeaderElected(DomainEvent, kind="domain_leader_elected", on="ADVISORY.DOMAIN.LEADER_ELECTED"):
