@@ -103,10 +103,7 @@ class Asset(Generic[Info]):
     def load_or_create(
         self, wanted: Model, create: Callable[[], Info], *, given_only: bool, any_config: bool = False
     ) -> Info:
-        """Return the existing asset, else what ``create`` makes.
-
-        Raises `JetStreamError` if what exists differs, unless ``any_config``.
-        """
+        """Return what exists, else what ``create`` makes. `JetStreamError` if it differs, unless ``any_config``."""
         try:
             info = self._load()
         except (StreamNotFound, ConsumerNotFound):

@@ -23,10 +23,9 @@ class Balanced:
     step_down: Any
 
     def balance(self, *only: str, dry_run: bool = False) -> list[LeaderMove]:
-        """Let leaders step down, so that no server leads two more than one that could; return these moves.
+        """Let leaders step down until no server leads two more than one that could; return these moves.
 
-        ``only`` is the argument of ``infos``. ``dry_run`` changes nothing. It does not await the elections. Raises what
-        ``infos`` and ``step_down`` raise.
+        ``only`` is the argument of ``infos``. ``dry_run`` changes nothing. No election is awaited. Raises `ApiError`.
         """
         groups = {_names(info): replicas(info.cluster) for info in self.infos(*only) if info.cluster}
         before = {names: group[0].server for names, group in groups.items() if group and group[0].leader}

@@ -1,5 +1,6 @@
 """The public names of `spark_jetstream.admin`: all that this imports. To a type checker ``as`` makes a name public."""
 
+from spark_jetstream.admin.balance import LeaderMove as LeaderMove
 from spark_jetstream.admin.client import ConsumerLag as ConsumerLag
 from spark_jetstream.admin.client import JetStreamAdmin as JetStreamAdmin
 from spark_jetstream.admin.client import OriginLag as OriginLag

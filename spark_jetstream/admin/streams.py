@@ -269,15 +269,22 @@ class Streams(Balanced):
         context = f"let the leader of stream {name} step down"
         self._api.step_down(jsapi.STREAM_STEP_DOWN, preferred, context=context, stream=name)
 
-    def remove_peer(self, name: str, server: str) -> None:
+    def remove_peer(self, name: str, server: str, *, evacuate: bool = False) -> None:
         """Remove a server from those with a replica of a stream; the cluster chooses another one, if it has one.
 
-        Raises `ApiError` when the server has no replica, or none can replace it; 10010 outside of a cluster.
+        ``evacuate`` keeps the replica until the other one has all messages (server 2.15). Raises `ApiError` when the
+        server has no replica, or none can replace it; 10010 outside of a cluster.
         """
         context = f"remove server {server} from stream {name}"
         if not server:
             raise OptionError(f"cannot {context}: the server must be named")
-        self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
+        subject = jsapi.PEER_EVACUATE if evacuate else jsapi.STREAM_PEER_REMOVE
+        self._api.do(DoneReply, subject, {"peer": server}, context=context, stream=name)
+
+    def cancel_move(self, name: str) -> StreamInfo:
+        """Take back a change of servers, replicas or retention that is under way (server 2.15). Raises `ApiError`."""
+        context = f"cancel the change of stream {name}"
+        return self._api.reply(StreamInfo, jsapi.CANCEL_MOVE, context=context, stream=name)
 
     def _asset(self, name: str) -> Asset[StreamInfo]:
         return Asset(self._api, f"stream {name}", lambda: self.load(name), name)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 Table = Mapping[str, Mapping[str, str]]
 
 _CHANGES = {"create": "add", "new": "add", "update": "edit", "delete": "rm", "del": "rm"}
-_LOOKS = {"list": "ls", "l": "ls", "report": "ls", "nfo": "info", "i": "info", "query": "find"}
+_LOOKS = {"list": "ls", "l": "ls", "report": "ls", "nfo": "info", "i": "info"}
+_BOTH = {"query": "find", "cp": "copy"}
 
 COMMANDS: Table = {
     "": {
@@ -24,8 +25,8 @@ COMMANDS: Table = {
     },
     "account": {"nfo": "info", "report": "info"},
     "context": {"list": "ls"},
-    "stream": {**_CHANGES, **_LOOKS, "cp": "copy", "subj": "subjects", "rmm": "delete-msg", "snapshot": "backup"},
-    "consumer": {**_CHANGES, **_LOOKS, "cp": "copy", "state": "info"},
+    "stream": {**_CHANGES, **_LOOKS, **_BOTH, "subj": "subjects", "rmm": "delete-msg", "snapshot": "backup"},
+    "consumer": {**_CHANGES, **_LOOKS, **_BOTH, "state": "info"},
     "kv": {"new": "add", "list": "ls", "status": "info", "view": "info"},
     "object": {**_CHANGES, **_LOOKS, "show": "info", "status": "info"},
 }

@@ -87,7 +87,7 @@ Force = Annotated[bool, Option("--force", "-f", help="Do not ask.")]
 
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be changed, and change nothing.")]
 
-Pedantic = Annotated[bool, Option("--pedantic", help="Let the server refuse what it would adjust (server 2.11).")]
+Pedantic = Annotated[bool, Option("--pedantic", help="Refuse what the server would adjust (server 2.11).")]
 
 ConfigFile = Annotated[str | None, Option(metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")]
 

@@ -59,7 +59,7 @@ def add_options(
 ) -> Command:
     """Return a command with an option for each field of the configuration of a ``kind`` but those in ``without``.
 
-    Help has the fields in ``common`` before the others, in this order; if it is empty, all are common. If the command
+    Help has the fields in ``common`` before the others, in this order, or all among other options. If the command
     ``creates`` something, help has the default of each field; else there is an option ``--unset FIELD``, and a field
     that it names is None.
 
@@ -69,13 +69,11 @@ def add_options(
     model, template = _CONFIGURATIONS[kind]
     defaults = template if creates else None
     options = {name: info for name, info in model.model_fields.items() if name not in without}
-    common = common or tuple(options)
+    rest = ADVANCED if common else None
     ordered = sorted(options, key=lambda name: common.index(name) if name in common else len(common))
     docs = field_docs(model)
     added = [
-        _field_parameter(
-            name, options[name], docs.get(name, ""), ordered, COMMON if name in common else ADVANCED, defaults
-        )
+        _field_parameter(name, options[name], docs.get(name, ""), ordered, COMMON if name in common else rest, defaults)
         for name in ordered
     ]
     if not creates:
@@ -124,7 +122,7 @@ def field_words(config: Model, name: str) -> object:
 
 
 def _field_parameter(
-    name: str, info: FieldInfo, doc: str, names: Collection[str], panel: str, defaults: Mapping[str, Any] | None
+    name: str, info: FieldInfo, doc: str, names: Collection[str], panel: str | None, defaults: Mapping[str, Any] | None
 ) -> inspect.Parameter:
     """Return the option of a field as a parameter of a function; ``names`` are the fields that are options."""
     flags, type_ = flag(name), _bare(info.annotation)

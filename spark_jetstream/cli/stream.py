@@ -567,9 +567,19 @@ def remove_peer(
     run: Run,
     stream: StreamName,
     server: Annotated[str, Argument(help="Name of the server.")],
+    evacuate: Annotated[bool, Option("--evacuate", help="Once another server has a copy (server 2.15).")] = False,
     force: Force = False,
 ) -> None:
     """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
     run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
-    run.admin.streams.remove_peer(stream, server)
-    run.out.done(f"server {server} no longer keeps stream {stream}", stream=stream, removed=server)
+    run.admin.streams.remove_peer(stream, server, evacuate=evacuate)
+    once = ", once another one has a copy" if evacuate else ""
+    run.out.done(f"server {server} no longer keeps stream {stream}{once}", stream=stream, removed=server)
+
+
+@command(streams, "cancel-move", example="stream cancel-move ORDERS")
+def cancel_move(run: Run, stream: StreamName, force: Force = False) -> None:
+    """Take back a change of servers, replicas or retention that is under way. Needs server 2.15."""
+    run.out.confirm(f"Take back the change of stream {stream} that is under way?", force=force)
+    run.admin.streams.cancel_move(stream)
+    run.out.done(f"stream {stream} goes back to what it was", stream=stream, cancelled=True)

@@ -135,6 +135,44 @@ def test_a_stream_of_several_replicas_is_read_directly(clustered: JetStreamAdmin
     assert dict(clustered.streams.subjects("R3")) == {f"r3.{number}": 10 for number in range(3)}
 
 
+def test_the_only_replica_is_evacuated(clustered: JetStreamAdmin) -> None:
+    clustered.streams.create("MOVED", subjects="moved")
+    for number in range(5):
+        clustered.publish("moved", b"%d" % number)
+    (before,) = clustered.streams.replicas("MOVED")
+    with pytest.raises(ApiError, match="remove server nobody from stream MOVED"):
+        clustered.streams.remove_peer("MOVED", "nobody", evacuate=True)
+    clustered.streams.remove_peer("MOVED", before.server, evacuate=True)
+
+    def moved() -> str | None:
+        servers = [replica.server for replica in clustered.streams.replicas("MOVED") if replica.leader]
+        return servers[0] if servers and servers != [before.server] else None
+
+    assert poll(moved, 30, lambda: AssertionError("the stream has not moved")) in SERVERS
+    assert [message.data for message in clustered.messages.read("MOVED")] == [b"%d" % number for number in range(5)]
+    clustered.streams.delete("MOVED")
+
+
+def test_a_change_is_taken_back(clustered: JetStreamAdmin, nats_cluster: NatsCluster) -> None:
+    """It cannot end while one of the servers does not answer."""
+    clustered.streams.create("BACK", subjects="back")
+    leader = clustered.streams.replicas("BACK")[0].server
+    with pytest.raises(ApiError, match="cancel the change of stream BACK"):
+        clustered.streams.cancel_move("BACK")
+    meta = nats_cluster.servers[0].monitor("/jsz")["meta_cluster"]["leader"]
+    names = dict(zip(sorted(SERVERS), nats_cluster.servers, strict=True))
+    frozen = next(server for name, server in names.items() if name not in (leader, meta))
+    with JetStreamAdmin(servers=names[leader].url) as admin:
+        frozen.pause()
+        try:
+            admin.streams.update("BACK", num_replicas=3)
+            assert admin.streams.cancel_move("BACK").config.num_replicas == 1
+        finally:
+            frozen.resume()
+        settled(lambda: admin.streams.replicas("BACK"), {leader})
+        admin.streams.delete("BACK")
+
+
 @pytest.mark.full
 def test_a_stream_gives_up_its_other_replicas(clustered: JetStreamAdmin, nats_cluster: NatsCluster) -> None:
     streams = clustered.streams

@@ -409,6 +409,10 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
         output = run("stream", "peer-remove", stream, leader, "--force", "--json").json
         assert output == {"stream": stream, "removed": leader}
         wait_until(lambda: bool(servers()) and leader not in servers(), "another server keeps it", 30)
+        kept = servers()[1]
+        output = run("stream", "peer-remove", stream, kept, "--evacuate", "--force").out
+        assert output == f"server {kept} no longer keeps stream {stream}, once another one has a copy\n"
+        wait_until(lambda: bool(servers()) and kept not in servers(), "another server keeps it again", 30)
         ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=nats_cluster.url)
         refused(ran, 1, f"remove server nobody from stream {stream}")
     run("stream", "rm", stream, "--force")

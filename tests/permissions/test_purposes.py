@@ -73,6 +73,8 @@ def change_streams(account: Account) -> None:
     assert [info.config.max_msgs for info in streams.infos()] == [5]
     in_a_cluster(lambda: streams.step_down("S"))
     in_a_cluster(lambda: streams.remove_peer("S", "other"))
+    in_a_cluster(lambda: streams.remove_peer("S", "other", evacuate=True))
+    in_a_cluster(lambda: streams.cancel_move("S"))
     assert streams.delete("S")
 
 
