@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
@@ -34,7 +34,6 @@ from spark_jetstream.options.values import did_you_mean, file_path, hidden
 from spark_jetstream.protocol.conventions import SINCE
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
-T = TypeVar("T")
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
 
@@ -88,7 +87,7 @@ class Account:
         return [streams.restore(path) for path in _counting(saved, progress)]
 
 
-def _counting(items: list[T], progress: Progress | None) -> Iterator[T]:
+def _counting(items: list[Any], progress: Progress | None) -> Iterator[Any]:
     """Yield items; report how many are done when the next one is asked for."""
     for done, item in enumerate(items, 1):
         yield item

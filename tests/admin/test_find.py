@@ -68,6 +68,7 @@ def test_each_criterion(query: Any, info: Any, met: dict[str, Any], missed: dict
         ("config.__class__", "only comparisons are possible, not config.__class__"),
         ("9 ** 9 ** 9", "only comparisons are possible, not 9"),
         ("\0", "null byte"),
+        ("not " * 100_000 + "info", "(nested too deeply|recursion|nested)"),
     ],
 )
 def test_an_expression_that_is_none(expression: str, problem: str) -> None:

@@ -33,10 +33,11 @@ def _holds(info: Any, text: str) -> bool:
         return bool(eval(compile(tree, "expression", "eval"), {"__builtins__": {}}, names))
     except KeyError:
         return False
-    except (AttributeError, NameError, SyntaxError, TypeError, ValueError) as error:
+    except (AttributeError, MemoryError, NameError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         if getattr(error, "obj", error) is None:
             return False
-        raise OptionError(f"expression {shown(text)}: {getattr(error, 'msg', error)}") from None
+        problem = getattr(error, "msg", str(error)) or "it is nested too deeply"
+        raise OptionError(f"expression {shown(text)}: {problem}") from None
 
 
 def _past(info: Any, time: Timestamp | None) -> int:
