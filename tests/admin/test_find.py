@@ -88,7 +88,7 @@ def test_find(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     assert names(mirrored=True) == [f"{name}B"]
     assert names(subject=f"{name}a.0", invert=True) == [f"{name}B"]
     for consumer, fields in {"pull": {}, "push": {"deliver_subject": "d"}}.items():
-        admin.consumers.create(f"{name}A", consumer, ack_policy="explicit", **fields)
+        admin.consumers.create(f"{name}A", consumer, {"ack_policy": "explicit", **fields})
     admin.consumers.next(f"{name}A", "pull", 2, ack="none")
     found = {info.name for info in admin.consumers.find(ack_pending=2, invert=True) if info.stream_name == f"{name}A"}
     assert found == {"pull"}

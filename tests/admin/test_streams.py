@@ -313,7 +313,7 @@ def test_copy(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     # What copies another stream.
     origin = {"name": ORIGIN, "filter_subject": "origin.a"}
     for field, value in (("mirror", origin), ("sources", [origin])):
-        copier = admin.streams.create(f"{name}{field}", **{field: value}).config
+        copier = admin.streams.create(f"{name}{field}", {field: value}).config
         assert getattr(admin.streams.copy(f"{name}{field}", f"{name}{field}2").config, field) == getattr(copier, field)
         assert getattr(copier, field)
 

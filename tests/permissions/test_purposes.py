@@ -57,7 +57,7 @@ def look(account: Account) -> None:
     assert [(lag.pending, lag.age is not None) for lag in mine.lag()] == [(2, True)]
 
 
-def in_a_cluster(work: Callable[[], None]) -> None:
+def in_a_cluster(work: Callable[[], object]) -> None:
     """Something that a single server refuses; before that it looks at the permissions."""
     with contextlib.suppress(ApiError):
         work()
