@@ -39,6 +39,9 @@ END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
 """Statuses that end the answer to a Direct Get: the batch is complete, there is no message, no server listens."""
 
 ACCOUNT_INFO = "INFO"
+ACCOUNT_PURGE = "ACCOUNT.PURGE.{account}"
+META_STEP_DOWN = "META.LEADER.STEPDOWN"
+SERVER_REMOVE = "SERVER.REMOVE"
 
 STREAM_NAMES = "STREAM.NAMES"
 STREAM_LIST = "STREAM.LIST"
