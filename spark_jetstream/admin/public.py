@@ -85,6 +85,9 @@ from spark_jetstream.admin.models.streams import StreamSourceInfo as StreamSourc
 from spark_jetstream.admin.models.streams import StreamState as StreamState
 from spark_jetstream.admin.models.streams import SubjectTransform as SubjectTransform
 from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
+from spark_jetstream.admin.schemas import schema as schema
+from spark_jetstream.admin.schemas import schema_faults as schema_faults
+from spark_jetstream.admin.schemas import schema_types as schema_types
 from spark_jetstream.options.contexts import environment_options as environment_options
 from spark_jetstream.protocol.units import NEVER as NEVER
 from spark_jetstream.protocol.units import Bytes as Bytes

@@ -29,6 +29,7 @@ COMMANDS: Table = {
     "consumer": {**_CHANGES, **_LOOKS, **_BOTH, "state": "info"},
     "kv": {"new": "add", "list": "ls", "status": "info", "view": "info"},
     "object": {**_CHANGES, **_LOOKS, "show": "info", "status": "info"},
+    "schema": {"search": "ls", "find": "ls", "info": "show", "view": "show", "check": "validate"},
 }
 
 COMMAND_HINTS: Table = {

@@ -27,6 +27,7 @@ try:
     from spark_jetstream.cli.lag import lag
     from spark_jetstream.cli.object import objects
     from spark_jetstream.cli.pub import pub
+    from spark_jetstream.cli.schema import schemas
     from spark_jetstream.cli.server import server
     from spark_jetstream.cli.stream import find, streams
 except ModuleNotFoundError as error:
@@ -87,8 +88,8 @@ def demo(
     raise typer.Exit(code)
 
 
-own = (server, account, cluster, streams, consumers, find, pub, kv, objects, lag, events, doctor, bench, contexts, rtt)
-for group in own:
+admin = (account, cluster, streams, consumers, find, pub, kv, objects, lag, events, schemas)
+for group in (server, *admin, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
 
