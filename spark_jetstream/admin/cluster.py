@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.api import Api, Body
 from spark_jetstream.errors import RequestTimeout
 from spark_jetstream.protocol import jsapi
 
@@ -30,7 +30,7 @@ class Cluster:
         """Let all streams and consumers of an account be deleted; do not await it. An unknown account is no error."""
         self._ask(jsapi.ACCOUNT_PURGE, {}, f"delete the streams of account {account}", account=account)
 
-    def _ask(self, subject: str, body: dict[str, object], context: str, **names: str) -> None:
+    def _ask(self, subject: str, body: Body, context: str, **names: str) -> None:
         try:
             self._api.ask(subject, body, context=context, **names)
         except RequestTimeout as error:

@@ -38,7 +38,7 @@ _DONE = (
     "stream_delete stream_msg_delete stream_leader_stepdown stream_remove_peer stream_evacuate_peer consumer_delete "
 )
 _DONE += "consumer_leader_stepdown meta_leader_stepdown meta_server_remove"
-_GIVEN = {
+_GIVEN: Mapping[type[Model], str] = {
     streams.StreamConfig: "stream_configuration",
     StreamRequest: "stream_create_request stream_update_request",
     messages.PurgeRequest: "stream_purge_request",
@@ -46,7 +46,7 @@ _GIVEN = {
     consumers.ConsumerConfig: "consumer_configuration",
     ConsumerRequest: "consumer_create_request",
 }
-_REPLIES = {
+_REPLIES: Mapping[type[Model], str] = {
     account.AccountInfo: "account_info",
     messages.DoneReply: _DONE,
     messages.MessageReply: "stream_msg_get",
