@@ -11,7 +11,7 @@ from spark_jetstream.errors import RequestTimeout
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.cli.conftest import Command, refused
-from tests.support.command import run_command, succeed
+from tests.support.command import Ran, run_command, succeed
 
 GROUP = ("cluster",)
 ACCOUNTS = """
@@ -28,7 +28,9 @@ LOGIN = ("--password", "right-pass-51c0", "--user")
 def test_leader_accounts_and_servers(no_connection_left: None) -> None:
     with NatsCluster(config=ACCOUNTS) as cluster:
         url = cluster.urls[0]
-        do = partial(succeed, *GROUP, *LOGIN, "sys", url=url)
+
+        def do(*line: object) -> Ran:
+            return succeed(*GROUP, *line, *LOGIN, "sys", url=url)
 
         def leader(*, other_than: str = "", only: str = "") -> str:
             def look() -> str | None:
