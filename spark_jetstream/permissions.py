@@ -95,6 +95,8 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.STREAM_DELETE, "streams.delete"),
         (jsapi.STREAM_STEP_DOWN, "streams.step_down", "cluster"),
         (jsapi.STREAM_PEER_REMOVE, "streams.remove_peer", "cluster"),
+        (jsapi.PEER_EVACUATE, "streams.remove_peer with evacuate", "cluster"),
+        (jsapi.CANCEL_MOVE, "streams.cancel_move", "cluster"),
     ),
     "admin-consumers": (
         (jsapi.CONSUMER_NAMES, "consumers.names"),

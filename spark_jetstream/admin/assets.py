@@ -23,29 +23,41 @@ from spark_jetstream.protocol import jsapi
 
 Config = StreamConfig | ConsumerConfig
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
+Check = Callable[[Any, Any, str], None]
 
 _OVERLAP = 10065  # subjects overlap with an existing stream (nats-server: server/errors.json)
 
 
 def send(
-    api: Api, stream: str, consumer: str, wanted: Config, actual: Model | None, context: str, form: str = ""
+    api: Api,
+    stream: str,
+    consumer: str,
+    wanted: Config,
+    actual: Model | None,
+    context: str,
+    form: str = "",
+    pedantic: bool = False,
 ) -> Any:
     """Create a stream, or a consumer of it, or update the ``actual`` one; return the server's reply, with its state.
 
-    ``form`` is another subject for the request that creates a consumer.
+    ``form`` is another subject for the request that creates a consumer. ``pedantic`` is that of `Streams.create`.
     """
     body = {**FOR_NEW[type(wanted)], **wanted.body()} if actual is None else update_body(wanted, actual)
+    mode = {"pedantic": True} if pedantic else {}
+    if mode:
+        api.need(1, f"{context} with pedantic")
     if isinstance(wanted, StreamConfig):
         subject = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
         try:
-            return api.reply(StreamInfo, subject, body, context=context, stream=stream)
+            return api.reply(StreamInfo, subject, {**body, **mode}, context=context, stream=stream)
         except ApiError as error:
             others = _streams_with(api, wanted) - {stream} if error.err_code == _OVERLAP else set()
             if not others:
                 raise
             have = "have" if len(others) > 1 else "has"
             raise jsapi.reworded(error, f"{error}: {' and '.join(sorted(others))} {have} such subjects") from None
-    request = (jsapi.create_request if actual is None else jsapi.update_request)(stream, body)
+    action = "create" if actual is None else "update"
+    request = {"stream_name": stream, "config": body, "action": action, **mode}
     filtered = jsapi.CONSUMER_CREATE_FILTERED if wanted.filter_subject else jsapi.CONSUMER_CREATE_NAMED
     names = {"stream": stream, "consumer": consumer, "filter": wanted.filter_subject}
     return api.reply(ConsumerInfo, form or filtered, request, context=context, **names)
@@ -70,8 +82,8 @@ class Asset(Generic[Info]):
         self._load: Callable[[], Info] = load
         self._names = stream, consumer
 
-    def create(self, wanted: Config, form: str = "") -> Info:
-        """Create it; return the existing asset if it equals ``wanted``. ``form`` is that of `send`.
+    def create(self, wanted: Config, form: str = "", *, pedantic: bool = False) -> Info:
+        """Create it; return the existing asset if it equals ``wanted``. ``form`` and ``pedantic`` are those of `send`.
 
         The server treats ``[]`` and a missing field as different, and refuses the one for the other.
 
@@ -80,7 +92,7 @@ class Asset(Generic[Info]):
             JetStreamError: The server ignored a field.
         """
         try:
-            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form)
+            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form, pedantic)
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -88,8 +100,10 @@ class Asset(Generic[Info]):
         self._confirm(wanted, info, "created")
         return info
 
-    def load_or_create(self, wanted: Model, create: Callable[[], Info], *, given_only: bool) -> Info:
-        """Return the existing asset, else what ``create`` makes. Raises `JetStreamError` if what exists differs."""
+    def load_or_create(
+        self, wanted: Model, create: Callable[[], Info], *, given_only: bool, any_config: bool = False
+    ) -> Info:
+        """Return what exists, else what ``create`` makes. `JetStreamError` if it differs, unless ``any_config``."""
         try:
             info = self._load()
         except (StreamNotFound, ConsumerNotFound):
@@ -100,7 +114,8 @@ class Asset(Generic[Info]):
                     raise
                 # Another client was faster.
                 info = self._load()
-        refuse_difference(wanted, info.config, self.what, given_only=given_only)
+        if not any_config:
+            refuse_difference(wanted, info.config, self.what, given_only=given_only)
         return info
 
     def plan(self, changes: object, fields: Mapping[str, Any]) -> list[Difference]:
@@ -108,7 +123,7 @@ class Asset(Generic[Info]):
         return planned(self._load().config, changes, fields, self.what)[1]
 
     def update(
-        self, changes: object, fields: Mapping[str, Any], check: Callable[[Any, Any, str], None] | None = None
+        self, changes: object, fields: Mapping[str, Any], check: Check | None = None, *, pedantic: bool = False
     ) -> list[Difference]:
         """Change it; return what was changed.
 
@@ -125,7 +140,8 @@ class Asset(Generic[Info]):
             self._api.need_for(wanted, context)
             if check is not None:
                 check(wanted, actual, context)
-            self._confirm(wanted, send(self._api, *self._names, wanted, actual, context), "updated")
+            info = send(self._api, *self._names, wanted, actual, context, pedantic=pedantic)
+            self._confirm(wanted, info, "updated")
         return differing
 
     def _existing(self, refusal: ApiError, wanted: Model) -> Info:

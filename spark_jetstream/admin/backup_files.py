@@ -245,6 +245,18 @@ class Draft:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
+@contextmanager
+def draft_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder for backups, which becomes `target` at the end; after an error it stays, as ``TARGET.part``."""
+    part = target.with_name(f"{target.name}.part")
+    with _writing(target):
+        _refuse_existing(target)
+        _refuse_existing(part)
+        part.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.rename(target)
+
+
 @dataclass(frozen=True)
 class Saved:
     """An open backup. Its `data`, of `size` bytes, is not checked yet; `manifest` is None for one of another tool.

@@ -6,12 +6,16 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
 from spark_jetstream.admin.api import Api, checked, subject_filter
+from spark_jetstream.admin.backup import Backup, Progress
+from spark_jetstream.admin.backup_files import draft_folder
+from spark_jetstream.admin.cluster import Cluster
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
@@ -22,16 +26,24 @@ from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
+from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.subscription import Headers, Subscription, request
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.subscription import CoreMessage
-from spark_jetstream.errors import MessageNotFound, NoResponders, OptionError, PermissionDenied, StreamNotFound
+from spark_jetstream.errors import (
+    JetStreamError,
+    MessageNotFound,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+    StreamNotFound,
+)
 from spark_jetstream.options.connection import ConnectionOptions, beside
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.names import Name
 from spark_jetstream.options.specs import given_options
-from spark_jetstream.options.values import did_you_mean, hidden
+from spark_jetstream.options.values import did_you_mean, file_path, hidden
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import SINCE
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
@@ -93,6 +105,41 @@ class Account:
                     yield (report := ServerReport.from_server(body, context))
                     known.append(report.statsz.active_servers if report.statsz else 1)
 
+    def backup(
+        self, target: str | os.PathLike[str], *, consumers: bool = True, progress: Progress | None = None
+    ) -> list[Backup]:
+        """Save all streams, one after the other, as `Streams.backup`, each in a directory of its name in ``target``.
+
+        ``target`` appears when all are saved; after an error ``TARGET.part`` has those that are complete. ``progress``
+        is called with the number of streams that are saved, and of all. Raises what `Streams.backup` raises.
+        """
+        streams, path, saved = Streams(self._api), Path(file_path("target", target)), []
+        with draft_folder(path) as folder:
+            for name in _counting(list(streams.names()), progress):
+                with contextlib.suppress(StreamNotFound):  # it was deleted meanwhile
+                    saved.append(streams.backup(name, folder / name, consumers=consumers))
+        return [replace(made, path=path / made.path.name) for made in saved]
+
+    def restore(self, source: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Restored]:
+        """Create all streams of a directory that `backup` made, one after the other, as `Streams.restore`.
+
+        ``progress`` as for `backup`. Raises `JetStreamError` if streams of these names exist: nothing is restored.
+        Raises `OSError`, and what `Streams.restore` raises: the streams before that one are restored.
+        """
+        streams, saved = Streams(self._api), sorted(Path(file_path("source", source)).iterdir())
+        if existing := {path.name for path in saved} & set(streams.names()):
+            listed = ", ".join(sorted(existing))
+            raise JetStreamError(f"cannot restore {source}: there is {listed} already; nothing was restored")
+        return [streams.restore(path) for path in _counting(saved, progress)]
+
+
+def _counting(items: list[Any], progress: Progress | None) -> Iterator[Any]:
+    """Yield items; report how many are done when the next one is asked for."""
+    for done, item in enumerate(items, 1):
+        yield item
+        if progress is not None:
+            progress(done, len(items))
+
 
 @dataclass(frozen=True)
 class ConsumerLag:
@@ -148,8 +195,9 @@ class JetStreamAdmin:
             for lag in admin.lag():
                 print(lag.stream, lag.consumer, lag.total, lag.age)
 
-    ``streams``, ``consumers``, ``messages``, ``account``, ``events``, ``kv`` and ``objects`` have the methods. Options
-    are the connection options of ``docs/options.md``; case does not matter. The first method sends the first request.
+    ``streams``, ``consumers``, ``messages``, ``account``, ``cluster``, ``events``, ``kv`` and ``objects`` have the
+    methods. Options are the connection options of ``docs/options.md``; case does not matter. The first method sends the
+    first request.
 
     All methods block. Any thread may call them, also one that runs an event loop (a notebook), and a forked child. The
     connection is shared with everything in this process that has the same options, such as Spark's readers, and stays
@@ -172,6 +220,7 @@ class JetStreamAdmin:
         self.consumers = Consumers(api)
         self.messages = Messages(api)
         self.account = Account(api)
+        self.cluster = Cluster(api)
         self.kv = KeyValue(api)
         self.objects = Objects(api)
         self.events = Events(api)
@@ -258,20 +307,10 @@ class JetStreamAdmin:
         Raises `ConsumerNotFound`, and `OptionError` when ``consumer`` is given without ``stream``.
         """
         if consumer is None:
-            return self._lags(stream, ages)
+            return (self._lag(info, ages) for info in self.consumers.infos(stream))
         if stream is None:
             raise OptionError(f"consumer {consumer}: its stream must be named, too")
         return iter([self._lag(self.consumers.load(stream, consumer), ages)])
-
-    def _lags(self, stream: str | None, ages: bool) -> Iterator[ConsumerLag]:
-        for name in self.streams.names() if stream is None else [stream]:
-            try:
-                for info in self.consumers.infos(name):
-                    yield self._lag(info, ages)
-            except StreamNotFound:
-                if stream is not None:
-                    raise
-                # The stream was deleted since the list was read.
 
     def _lag(self, info: ConsumerInfo, ages: bool) -> ConsumerLag:
         oldest = self._oldest(info) if ages else None

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from spark_jetstream.admin.api import Api, checked, consumer_name, moment, positive
 from spark_jetstream.admin.assets import Asset
+from spark_jetstream.admin.balance import Balanced
 from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver, pull
 from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
 from spark_jetstream.admin.models.consumers import (
@@ -21,9 +22,18 @@ from spark_jetstream.admin.models.consumers import (
     PauseReply,
     ResetReply,
 )
+from spark_jetstream.admin.models.queries import ConsumerQuery
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
+from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.deadline import Backoff
-from spark_jetstream.errors import ConsumerNotFound, JetStreamError, NoResponders, OptionError, PermissionDenied
+from spark_jetstream.errors import (
+    ConsumerNotFound,
+    JetStreamError,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+    StreamNotFound,
+)
 from spark_jetstream.options.values import Seconds, Size
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
@@ -42,7 +52,7 @@ _FOR = {"min_pending": "overflow", "min_ack_pending": "overflow", "priority": "p
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
 
 
-class Consumers:
+class Consumers(Balanced):
     """The consumers of an account's streams; ``admin.consumers``.
 
     A configuration is a `ConsumerConfig`, a `ConsumerInfo`, a mapping, or single fields by name, as for `Streams`. All
@@ -61,11 +71,24 @@ class Consumers:
         for page in self._api.pages(ConsumerNamesPage, jsapi.CONSUMER_NAMES, {}, context=context, stream=stream):
             yield from page.consumers
 
-    def infos(self, stream: str) -> Iterator[ConsumerInfo]:
-        """Return the consumers of a stream, sorted by name. Raises `ServerBusy` as `Streams.infos` does."""
-        context = f"list the consumers of stream {stream}"
-        for page in self._api.pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=stream):
-            yield from page.consumers
+    def infos(self, stream: str | None = None) -> Iterator[ConsumerInfo]:
+        """Return the consumers of a stream, or of all streams; sorted. Raises `ServerBusy` as `Streams.infos` does."""
+        for name in Streams(self._api).names() if stream is None else [stream]:
+            context = f"list the consumers of stream {name}"
+            try:
+                for page in self._api.pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=name):
+                    yield from page.consumers
+            except StreamNotFound:
+                if stream is not None:
+                    raise
+                # The stream was deleted since the list was read.
+
+    def find(self, stream: str | None = None, /, **criteria: Any) -> Iterator[ConsumerInfo]:
+        """Return the consumers, of a stream or of all, that meet all criteria, which are fields of `ConsumerQuery`.
+
+        Raises `OptionError` for a criterion that is not possible; what `infos` raises.
+        """
+        return filter(ConsumerQuery.parse(criteria, "find consumers").matches, self.infos(stream))
 
     def load(self, stream: str, name: str) -> ConsumerInfo:
         """Return configuration and state of a consumer. Raises `ConsumerNotFound`, `StreamNotFound`."""
@@ -90,6 +113,7 @@ class Consumers:
         *,
         durable_form: bool = False,
         any_filter: bool = False,
+        pedantic: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
         """Create a consumer; one that exists with the same configuration stays as it is.
@@ -103,7 +127,8 @@ class Consumers:
         ``CONSUMER.CREATE.STREAM.NAME``, with a ``filter_subject`` too ``CONSUMER.CREATE.STREAM.NAME.FILTER``; with
         ``durable_form`` ``CONSUMER.DURABLE.CREATE.STREAM.NAME``, the form of clients before server 2.9.
 
-        ``any_filter`` allows filters that match no subject of the stream, which the server accepts.
+        ``any_filter`` allows filters that match no subject of the stream, which the server accepts. ``pedantic`` is
+        that of `Streams.create`.
 
         Raises:
             OptionError: The configuration is not possible, or a filter matches nothing that the stream stores or holds.
@@ -122,7 +147,7 @@ class Consumers:
                 raise OptionError(f"cannot {context}: durable_form needs a durable_name")
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
-        return self._asset(stream, own).create(wanted, form)
+        return self._asset(stream, own).create(wanted, form, pedantic=pedantic)
 
     def load_or_create(
         self,
@@ -132,6 +157,7 @@ class Consumers:
         /,
         *,
         given_only: bool = False,
+        any_config: bool = False,
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
@@ -140,28 +166,36 @@ class Consumers:
         name = wanted.durable_name or wanted.name
         if not name:
             raise OptionError(f"consumer of stream {stream}: a name or durable_name is required")
-        return self._asset(stream, name).load_or_create(
-            wanted, lambda: self.create(stream, wanted, any_filter=any_filter), given_only=given_only
-        )
+        make = partial(self.create, stream, wanted, any_filter=any_filter)
+        return self._asset(stream, name).load_or_create(wanted, make, given_only=given_only, any_config=any_config)
 
     def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `ConsumerNotFound`."""
         return self._asset(stream, name).plan(changes, fields)
 
     def update(
-        self, stream: str, name: str, changes: Config | None = None, /, *, any_filter: bool = False, **fields: Any
+        self,
+        stream: str,
+        name: str,
+        changes: Config | None = None,
+        /,
+        *,
+        any_filter: bool = False,
+        pedantic: bool = False,
+        **fields: Any,
     ) -> list[Difference]:
         """Change a consumer; return what was changed, as `Streams.update`. Raises `OptionError`, `JetStreamError`.
 
         To change between ``filter_subject`` and ``filter_subjects``, give the other one as None. New filters are
-        checked as `create` does, unless ``any_filter``.
+        checked as `create` does, unless ``any_filter``. ``pedantic`` is that of `Streams.create`.
         """
 
         def check(wanted: ConsumerConfig, actual: ConsumerConfig, context: str) -> None:
             if set(wanted.filters) != set(actual.filters):
                 self._check_filters(stream, "", wanted, context)
 
-        return self._asset(stream, name).update(changes, fields, None if any_filter else check)
+        asset = self._asset(stream, name)
+        return asset.update(changes, fields, None if any_filter else check, pedantic=pedantic)
 
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any

@@ -20,6 +20,7 @@ KINDS: Mapping[str, type[Event]] = {type.rpartition(".")[2]: model for type, mod
 """Model by the last part of its type, the name that users give."""
 
 _ADVISORIES, _METRICS = "ADVISORY", "METRIC"
+_SYSTEM = "$SYS."
 _OF_STREAMS = "ADVISORY.STREAM.*.{stream}"
 _OF_CONSUMERS = tuple(f"{what}.CONSUMER.*.{{stream}}.{{consumer}}" for what in (_ADVISORIES, _METRICS))
 
@@ -89,7 +90,8 @@ def event_subjects(
             )
     # Not `str.format`: a subject of the user may have braces.
     named = [template.replace("{stream}", stream or "*").replace("{consumer}", consumer or "*") for template in kept]
-    return _without_overlap([f"{prefix}.{template}" for template in named])
+    full = [name.replace("{account}", "*") if name.startswith(_SYSTEM) else f"{prefix}.{name}" for name in named]
+    return _without_overlap(full)
 
 
 def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
@@ -97,21 +99,25 @@ def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
     if not isinstance(wanted, str):
         if wanted.TYPE not in EVENT_TYPES:
             raise OptionError(f"{wanted.__name__} is no kind of event that a server sends")
-        return wanted.SUBJECTS
-    if "." in wanted and wanted not in EVENT_TYPES:
+    elif "." in wanted and wanted not in EVENT_TYPES:
         problem = subject_fault(wanted)
         if problem:
             raise OptionError(f"in {shown(wanted)} {problem}")
-        if not wanted.startswith((f"{prefix}.", f"{_ADVISORIES}.", f"{_METRICS}.")):
+        if not wanted.startswith((f"{prefix}.", f"{_ADVISORIES}.", f"{_METRICS}.", _SYSTEM)):
             raise OptionError(
                 f"events are published below {prefix}.{_ADVISORIES} and {prefix}.{_METRICS}, not on {wanted} "
                 "(option prefix)"
             )
         return (wanted.removeprefix(f"{prefix}."),)
-    model = EVENT_TYPES.get(wanted) or KINDS.get(wanted.strip().lower())
+    model = EVENT_TYPES.get(wanted) or KINDS.get(wanted.strip().lower()) if isinstance(wanted, str) else wanted
     if model is None:
         raise OptionError(
-            f"there is no kind of event {shown(wanted)}{hint(wanted, tuple(KINDS))}; there are {', '.join(KINDS)}"
+            f"there is no kind of event {shown(wanted)}{hint(str(wanted), tuple(KINDS))}; there are {', '.join(KINDS)}"
+        )
+    if not model.SUBJECTS:
+        raise OptionError(
+            f"{model.__name__} is published on the subject that its export names, such as latency.a: give "
+            "that in place of the kind, and its first token as prefix"
         )
     return model.SUBJECTS
 

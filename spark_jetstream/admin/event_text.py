@@ -162,6 +162,13 @@ _TEXTS: Mapping[type[Event], Callable[[Any], str]] = {
     events.MetaRescue: lambda e: (
         f"server {e.server} lowered how many servers must agree from {e.prev_quorum} to {e.new_quorum}"
     ),
+    events.ClientConnect: lambda e: f"{_client(e.client)} connected to server {e.server.name}",
+    events.ClientDisconnect: lambda e: f"{_client(e.client)} left server {e.server.name}: {e.reason}",
+    events.AccountConnections: lambda e: f"account {e.acc} has {e.conns:,} connections to server {e.server.name}",
+    events.ServiceLatency: lambda e: (
+        f"{_client(e.requestor)} waited {e.total}, {e.service} of it for {_client(e.responder)}"
+        f"{f': {e.description}' if e.description else ''}"
+    ),
     Gap: _gap,
     UnknownEvent: _unknown,
 }

@@ -1,5 +1,6 @@
 """The public names of `spark_jetstream.admin`: all that this imports. To a type checker ``as`` makes a name public."""
 
+from spark_jetstream.admin.balance import LeaderMove as LeaderMove
 from spark_jetstream.admin.client import ConsumerLag as ConsumerLag
 from spark_jetstream.admin.client import JetStreamAdmin as JetStreamAdmin
 from spark_jetstream.admin.client import OriginLag as OriginLag
@@ -58,6 +59,8 @@ from spark_jetstream.admin.models.messages import SnapshotConfig as SnapshotConf
 from spark_jetstream.admin.models.messages import StoredMessage as StoredMessage
 from spark_jetstream.admin.models.objects import ObjectBucketInfo as ObjectBucketInfo
 from spark_jetstream.admin.models.objects import ObjectInfo as ObjectInfo
+from spark_jetstream.admin.models.queries import ConsumerQuery as ConsumerQuery
+from spark_jetstream.admin.models.queries import StreamQuery as StreamQuery
 from spark_jetstream.admin.models.streams import DEFAULT_STREAM as DEFAULT_STREAM
 from spark_jetstream.admin.models.streams import DEFAULT_WORK_QUEUE as DEFAULT_WORK_QUEUE
 from spark_jetstream.admin.models.streams import ApiErrorBody as ApiErrorBody
@@ -85,6 +88,9 @@ from spark_jetstream.admin.models.streams import StreamSourceInfo as StreamSourc
 from spark_jetstream.admin.models.streams import StreamState as StreamState
 from spark_jetstream.admin.models.streams import SubjectTransform as SubjectTransform
 from spark_jetstream.admin.objects import ObjectBucket as ObjectBucket
+from spark_jetstream.admin.schemas import schema as schema
+from spark_jetstream.admin.schemas import schema_faults as schema_faults
+from spark_jetstream.admin.schemas import schema_types as schema_types
 from spark_jetstream.client.subscription import CoreMessage as CoreMessage
 from spark_jetstream.options.contexts import environment_options as environment_options
 from spark_jetstream.protocol.ack_subject import AckSubject as AckSubject

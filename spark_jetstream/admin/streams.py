@@ -10,8 +10,10 @@ from typing import Any
 from spark_jetstream.admin.api import Api, stream_name, subject_filter
 from spark_jetstream.admin.assets import Asset
 from spark_jetstream.admin.backup import Backup, Progress, backup
+from spark_jetstream.admin.balance import Balanced
 from spark_jetstream.admin.models.changes import Difference, changed, differences, named, parse_user
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
+from spark_jetstream.admin.models.queries import StreamQuery
 from spark_jetstream.admin.models.streams import (
     Replica,
     StreamConfig,
@@ -29,7 +31,7 @@ from spark_jetstream.streams.lookup import nearest_stream
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
 
 
-class Streams:
+class Streams(Balanced):
     """The streams of an account; ``admin.streams``.
 
     A configuration is a `StreamConfig`, a `StreamInfo`, a mapping such as a template, or single fields by name. Fields
@@ -62,6 +64,13 @@ class Streams:
         for page in self._api.pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
             yield from page.streams
 
+    def find(self, **criteria: Any) -> Iterator[StreamInfo]:
+        """Return the streams that meet all criteria, which are fields of `StreamQuery`; sorted by name, page by page.
+
+        Raises `OptionError` for a criterion that is not possible; `ServerBusy` as `infos` does.
+        """
+        return filter(StreamQuery.parse(criteria, "find streams").matches, self.infos())
+
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
         """Return configuration and state; with ``deleted`` the missing sequences too. Raises `StreamNotFound`."""
         request = {"deleted_details": True} if deleted else None
@@ -91,10 +100,19 @@ class Streams:
 
     # Creating and changing
 
-    def create(self, name: str | Config | None = None, config: Config | None = None, /, **fields: Any) -> StreamInfo:
+    def create(
+        self,
+        name: str | Config | None = None,
+        config: Config | None = None,
+        /,
+        *,
+        pedantic: bool = False,
+        **fields: Any,
+    ) -> StreamInfo:
         """Create a stream; one that exists with the same configuration stays as it is.
 
-        ``name`` is the stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field.
+        ``name`` is the stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field. With
+        ``pedantic`` the server refuses values that it would otherwise adjust (server 2.11).
 
         Raises:
             OptionError: The configuration is not possible.
@@ -105,7 +123,7 @@ class Streams:
         self._api.need_for(wanted, f"create stream {wanted.name}")
         self._check_origin(wanted)
         try:
-            return self._asset(wanted.name).create(wanted)
+            return self._asset(wanted.name).create(wanted, pedantic=pedantic)
         except InsufficientResources:
             # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
             with contextlib.suppress(StreamNotFound, PermissionDenied):
@@ -116,7 +134,7 @@ class Streams:
         except StreamExists:
             if "allow_direct" not in wanted.model_fields_set:  # the stream that exists may be without
                 with contextlib.suppress(StreamExists):
-                    return self.create(wanted.changed(allow_direct=False))
+                    return self.create(wanted.changed(allow_direct=False), pedantic=pedantic)
             raise
 
     def _check_origin(self, wanted: StreamConfig) -> None:
@@ -135,32 +153,38 @@ class Streams:
         /,
         *,
         given_only: bool = False,
+        any_config: bool = False,
         **fields: Any,
     ) -> StreamInfo:
         """Return the stream; create it, as `create`, if there is none.
 
-        ``given_only`` compares what exists in the given fields only; else the others must have their defaults. Raises
-        `JetStreamError`, which lists the differences, when it exists with another configuration.
+        ``given_only`` compares what exists in the given fields only; else the others must have their defaults.
+        ``any_config`` takes what exists, whatever its configuration. Raises `JetStreamError`, which lists the
+        differences, when it exists with another configuration.
         """
         wanted = self._wanted(name, config, fields)
-        return self._asset(wanted.name).load_or_create(wanted, lambda: self.create(wanted), given_only=given_only)
+        return self._asset(wanted.name).load_or_create(
+            wanted, lambda: self.create(wanted), given_only=given_only, any_config=any_config
+        )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""
         return self._asset(name).plan(changes, fields)
 
-    def update(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
+    def update(
+        self, name: str, changes: Config | None = None, /, *, pedantic: bool = False, **fields: Any
+    ) -> list[Difference]:
         """Change a stream; return what was changed. Changes of another client at the same time may be undone.
 
         ``changes`` is a mapping of fields, each replaced as a whole, None for its default; or a `StreamConfig`, whose
-        unset fields get their defaults.
+        unset fields get their defaults. ``pedantic`` is that of `create`.
 
         Raises:
             OptionError: A value is not possible.
             JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
                 the server is too old for a field, or ignored one.
         """
-        return self._asset(name).update(changes, fields)
+        return self._asset(name).update(changes, fields, pedantic=pedantic)
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
@@ -245,15 +269,22 @@ class Streams:
         context = f"let the leader of stream {name} step down"
         self._api.step_down(jsapi.STREAM_STEP_DOWN, preferred, context=context, stream=name)
 
-    def remove_peer(self, name: str, server: str) -> None:
+    def remove_peer(self, name: str, server: str, *, evacuate: bool = False) -> None:
         """Remove a server from those with a replica of a stream; the cluster chooses another one, if it has one.
 
-        Raises `ApiError` when the server has no replica, or none can replace it; 10010 outside of a cluster.
+        ``evacuate`` keeps the replica until the other one has all messages (server 2.15). Raises `ApiError` when the
+        server has no replica, or none can replace it; 10010 outside of a cluster.
         """
         context = f"remove server {server} from stream {name}"
         if not server:
             raise OptionError(f"cannot {context}: the server must be named")
-        self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
+        subject = jsapi.PEER_EVACUATE if evacuate else jsapi.STREAM_PEER_REMOVE
+        self._api.do(DoneReply, subject, {"peer": server}, context=context, stream=name)
+
+    def cancel_move(self, name: str) -> StreamInfo:
+        """Take back a change of servers, replicas or retention that is under way (server 2.15). Raises `ApiError`."""
+        context = f"cancel the change of stream {name}"
+        return self._api.reply(StreamInfo, jsapi.CANCEL_MOVE, context=context, stream=name)
 
     def _asset(self, name: str) -> Asset[StreamInfo]:
         return Asset(self._api, f"stream {name}", lambda: self.load(name), name)

@@ -1,19 +1,21 @@
-"""``spark-jetstream account``: limits and usage."""
+"""``spark-jetstream account``: limits and usage; backup of all streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from spark_jetstream.cli.app import Run, command, group
+from typer import Argument, Exit
+
+from spark_jetstream.cli.app import FAILED, Run, command, group
 from spark_jetstream.cli.output import as_data
-from spark_jetstream.protocol.units import Bytes, rough
+from spark_jetstream.protocol.units import Bytes, counted, rough, sized
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.account import AccountInfo
 
-account = group("account", "The JetStream account: limits and usage.")
+account = group("account", "The JetStream account: limits, usage, backup.")
 
 
 @command(account, "info", example="account info")
@@ -40,6 +42,31 @@ def info(run: Run) -> None:
     columns = [*(["tier"] if account_info.tiers else []), "", "used", "reserved", "limit", "% used", "% reserved"]
     run.out.text("")
     run.out.table(_usage(account_info), {name: itemgetter(name) for name in columns})
+
+
+@command(account, "backup", example="account backup /backups/2026-03-01")
+def backup(run: Run, target: Annotated[str, Argument(help="The directory that is made.")]) -> None:
+    """Save all streams of the account, buckets included, with their consumers, as "stream backup" does.
+
+    They are saved one after the other. The target is there when all are; after an error TARGET.part has what is saved.
+    """
+    with run.out.progress("Saving streams", in_bytes=False) as progress:
+        saved = [made.manifest for made in run.admin.account.backup(target, progress=progress)]
+    names, size = [manifest.stream for manifest in saved], sum(manifest.data_bytes for manifest in saved)
+    run.out.done(f"{counted(len(names), 'stream')} saved at {target}, {sized(size)}", path=target, streams=names)
+
+
+@command(account, "restore", example="account restore /backups/2026-03-01")
+def restore(run: Run, source: Annotated[str, Argument(help='What "account backup" made.')]) -> None:
+    """Make all streams of a backup again, if none of them exists. Ends with 1 when a stream is not what it was."""
+    with run.out.progress("Restoring streams", in_bytes=False) as progress:
+        restored = run.admin.account.restore(source, progress=progress)
+    changes = {made.info.config.name: list(made.differences) for made in restored}
+    for change in (f"stream {name} is not as it was: {change}" for name in changes for change in changes[name]):
+        run.out.note(change)
+    run.out.done(f"{counted(len(changes), 'stream')} restored from {source}", source=source, streams=changes)
+    if any(changes.values()):
+        raise Exit(FAILED)
 
 
 def _usage(info: AccountInfo) -> Iterator[dict[str, Any]]:

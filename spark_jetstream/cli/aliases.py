@@ -35,8 +35,9 @@ COMMANDS: Table = {
     "context": _names("list=ls l=ls add=save create=save remove=rm delete=rm switch=select set=select info=show"),
     "check": _names("conn=connection raft=meta"),
     "server": _names("i=info list=ping ls=ping"),
-    "stream": _names(f"{_CHANGES} {_LOOKS} cp=copy subj=subjects rmm=delete-msg snapshot=backup"),
-    "consumer": _names(f"{_CHANGES} {_LOOKS} cp=copy state=info"),
+    "stream": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find subj=subjects rmm=delete-msg snapshot=backup"),
+    "consumer": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find state=info"),
+    "schema": _names("search=ls find=ls info=show view=show check=validate"),
     "kv": _names("new=add list=ls status=info view=info"),
     "object": _names(f"{_CHANGES} {_LOOKS} show=info status=info"),
 }
@@ -46,7 +47,6 @@ COMMAND_HINTS: Table = _hints(
         "": {
             "top graph audit": "server ping --json shows what each server does, lag --watch what waits",
             "latency": "rtt measures round trips, bench the speed of source and sink",
-            "schema": "stream apply FILE --check validates a configuration",
             "counter ctr": "pub SUBJECT '' -H Nats-Incr:1 counts, stream get STREAM --last SUBJECT shows the value",
             "auth": "this command makes no operators, accounts or users; context save stores a login",
             "errors err error governor gov plugins service micro trace": "this command is for what JetStream stores",
@@ -60,7 +60,7 @@ COMMAND_HINTS: Table = _hints(
         "server": {
             "check": "check, without server before it",
             "report rep request req watch graph": "server ping --json shows what each server does, lag what waits",
-            "cluster r raft stream-check consumer-check": "stream info, stream step-down and consumer step-down",
+            "cluster r raft stream-check consumer-check": "stream info, and step-down of stream, consumer or cluster",
             "account config generate gen mappings mapping passwd mkpasswd pass password": (
                 "this command does not configure servers"
             ),

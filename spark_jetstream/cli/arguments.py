@@ -16,7 +16,7 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, F, Run, connection_options
 from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied, StreamNotFound
-from spark_jetstream.protocol.units import Bytes, Nanoseconds, minutes_or_months, shown
+from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted, minutes_or_months, shown
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.client import JetStreamAdmin
@@ -91,6 +91,8 @@ Preferred = Annotated[str | None, Option(help="The server that should lead (serv
 Force = Annotated[bool, Option("--force", "-f", help="Do not ask.")]
 
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be changed, and change nothing.")]
+
+Pedantic = Annotated[bool, Option("--pedantic", help="Refuse what the server would adjust (server 2.11).")]
 
 ConfigFile = Annotated[str | None, Option(metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")]
 
@@ -200,6 +202,16 @@ def step_down(run: Run, admin: Streams | Consumers, asset: dict[str, str], prefe
     admin.step_down(*names, preferred=preferred)
     sentence = f"{leader or 'the leader'} steps down from {_named(asset)}"
     run.out.done(sentence, **asset, leader_before=leader, preferred=preferred)
+
+
+def balance(run: Run, admin: Streams | Consumers, *stream: str, force: bool) -> None:
+    """Show which leaders give way, ask, and let them."""
+    if moves := admin.balance(*stream, dry_run=True):
+        for move in moves:
+            run.out.text(f"    {' '.join(move.names)}: {move.leader} -> {move.preferred}")
+        run.out.confirm("Let these leaders give way?", force=force)
+        moves = admin.balance(*stream)
+    run.out.done(f"{counted(len(moves), 'leader')} moved", moves=[move._asdict() for move in moves])
 
 
 def _named(asset: dict[str, str]) -> str:

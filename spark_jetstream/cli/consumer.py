@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +10,7 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group
-from spark_jetstream.cli.arguments import ConfigFile, ConsumerName, DryRun, Force, Preferred, Raw, StreamName
+from spark_jetstream.cli.arguments import ConfigFile, ConsumerName, DryRun, Force, Pedantic, Preferred, Raw, StreamName
 from spark_jetstream.cli.output import ago, as_data, message_data, rounded, server_text, to_the_second
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
@@ -18,6 +18,7 @@ from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
 
+AnyStream = Annotated[str | None, arguments.stream_argument(help="Its stream; all streams without it.")]
 ACKS = ("ack", "nak", "term", "none")
 """The words of `admin.consumers.Ack`, without its imports."""
 _WAIT = Nanoseconds.of("5s")
@@ -30,22 +31,30 @@ consumers = group("consumer", "Consumers: list, create, change, pause, reset, tr
 @command(consumers, "ls", example="consumer ls ORDERS")
 def show_all(run: Run, stream: StreamName) -> None:
     """List the consumers of a stream: kind, filters, and how many messages they have yet to deliver."""
-    run.out.table(
-        run.admin.consumers.infos(stream),
-        {
-            "name": lambda info: info.name,
-            "kind": _kind,
-            "filters": lambda info: ", ".join(info.config.filters),
-            "ack": lambda info: info.config.ack_policy,
-            "pending": lambda info: info.num_pending,
-            "waiting for ack": lambda info: info.num_ack_pending,
-            "redelivered": lambda info: info.num_redelivered,
-            "created": lambda info: to_the_second(info.created),
-            "": _remarks,
-        },
-        data=as_data,
-        empty="there are no consumers",
-    )
+    run.out.table(run.admin.consumers.infos(stream), _columns(), data=as_data, empty="there are no consumers")
+
+
+@command(consumers, "find", example="consumer find ORDERS --idle 1h --pending 1000 --invert")
+@arguments.with_fields("consumers", (), creates=True)
+def find(run: Run, fields: dict[str, Any], stream: AnyStream = None) -> None:
+    """List the consumers that meet all criteria."""
+    columns = {"stream": lambda info: info.stream_name, **_columns()}
+    infos = run.admin.consumers.find(stream, **fields)
+    run.out.table(infos, columns, data=as_data, empty="no consumer meets all criteria")
+
+
+def _columns() -> dict[str, Callable[[ConsumerInfo], object]]:
+    return {
+        "name": lambda info: info.name,
+        "kind": _kind,
+        "filters": lambda info: ", ".join(info.config.filters),
+        "ack": lambda info: info.config.ack_policy,
+        "pending": lambda info: info.num_pending,
+        "waiting for ack": lambda info: info.num_ack_pending,
+        "redelivered": lambda info: info.num_redelivered,
+        "created": lambda info: to_the_second(info.created),
+        "": _remarks,
+    }
 
 
 @command(consumers, "names", example="consumer names ORDERS")
@@ -164,6 +173,7 @@ def add(
         bool, Option("--durable-form", help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.")
     ] = False,
     any_filter: AnyFilter = False,
+    pedantic: Pedantic = False,
     *,
     fields: dict[str, Any],
 ) -> None:
@@ -181,7 +191,8 @@ def add(
         wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
     config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
     known, admin = config_.durable_name or config_.name, run.admin.consumers
-    make = partial(admin.create, stream, config_, durable_form=durable_form, any_filter=any_filter)
+    how = {"durable_form": durable_form, "any_filter": any_filter, "pedantic": pedantic}
+    make = partial(admin.create, stream, config_, **how)
     print_consumer(run, arguments.created(run, _what, lambda: admin.load(stream, known) if known else None, make))
 
 
@@ -193,6 +204,7 @@ def edit(
     name: ConsumerName,
     config: ConfigFile = None,
     any_filter: AnyFilter = False,
+    pedantic: Pedantic = False,
     dry_run: DryRun = False,
     force: Force = False,
     *,
@@ -210,7 +222,7 @@ def edit(
         run,
         {"stream": stream, "consumer": name},
         run.admin.consumers.plan(stream, name, changes),
-        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter),
+        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter, pedantic=pedantic),
         force=force,
         dry_run=dry_run,
     )
@@ -376,6 +388,12 @@ def unpin(
     run.admin.consumers.unpin(stream, consumer, group)
     sentence = f"group {group} of consumer {consumer} of stream {stream} has no pinned client any more"
     run.out.done(sentence, stream=stream, consumer=consumer, group=group)
+
+
+@command(consumers, "balance", example="consumer balance ORDERS")
+def balance(run: Run, stream: AnyStream = None, force: Force = False) -> None:
+    """Let leaders of consumers give way until all servers lead about as many: shows which, and asks."""
+    arguments.balance(run, run.admin.consumers, *([stream] if stream else []), force=force)
 
 
 @command(consumers, "step-down", example="consumer step-down ORDERS billing --preferred n2")

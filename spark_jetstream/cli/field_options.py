@@ -18,6 +18,7 @@ from spark_jetstream.admin.descriptions import json_document
 from spark_jetstream.admin.models.base import Model, field_docs, hint
 from spark_jetstream.admin.models.buckets import BucketConfig, ObjectBucketConfig
 from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER, ConsumerConfig
+from spark_jetstream.admin.models.queries import ConsumerQuery, StreamQuery
 from spark_jetstream.admin.models.streams import DEFAULT_STREAM, StreamConfig
 from spark_jetstream.cli.aliases import VALUES
 from spark_jetstream.cli.app import keyword, one_of
@@ -35,8 +36,10 @@ _CONFIGURATIONS: Mapping[str, tuple[type[Model], Mapping[str, Any]]] = {
     "consumer": (ConsumerConfig, DEFAULT_CONSUMER),
     "kv": (BucketConfig, {}),
     "object": (ObjectBucketConfig, {}),
+    "streams": (StreamQuery, {}),
+    "consumers": (ConsumerQuery, {}),
 }
-"""What commands configure -> its model, and the defaults of a new one that differ from those of the model."""
+"""What commands configure, or find -> its model, and the defaults of a new one that differ from those of the model."""
 _BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
 _POLICIES = {"storage": "TYPE", "compression": "TYPE", "persist_mode": "MODE"}
@@ -56,8 +59,9 @@ def add_options(
 ) -> Command:
     """Return a command with an option for each field of the configuration of a ``kind`` but those in ``without``.
 
-    Help has the fields in ``common`` before the others, in this order. If the command ``creates`` something, help has
-    the default of each field; else there is an option ``--unset FIELD``, and a field that it names is None.
+    Help has the fields in ``common`` before the others, in this order, or all among other options. If the command
+    ``creates`` something, help has the default of each field; else there is an option ``--unset FIELD``, and a field
+    that it names is None.
 
     The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create` and the like. The
     command raises `OptionError` for an option that cannot be parsed.
@@ -65,12 +69,11 @@ def add_options(
     model, template = _CONFIGURATIONS[kind]
     defaults = template if creates else None
     options = {name: info for name, info in model.model_fields.items() if name not in without}
+    rest = ADVANCED if common else None
     ordered = sorted(options, key=lambda name: common.index(name) if name in common else len(common))
     docs = field_docs(model)
     added = [
-        _field_parameter(
-            name, options[name], docs.get(name, ""), ordered, COMMON if name in common else ADVANCED, defaults
-        )
+        _field_parameter(name, options[name], docs.get(name, ""), ordered, COMMON if name in common else rest, defaults)
         for name in ordered
     ]
     if not creates:
@@ -119,7 +122,7 @@ def field_words(config: Model, name: str) -> object:
 
 
 def _field_parameter(
-    name: str, info: FieldInfo, doc: str, names: Collection[str], panel: str, defaults: Mapping[str, Any] | None
+    name: str, info: FieldInfo, doc: str, names: Collection[str], panel: str | None, defaults: Mapping[str, Any] | None
 ) -> inspect.Parameter:
     """Return the option of a field as a parameter of a function; ``names`` are the fields that are options."""
     flags, type_ = flag(name), _bare(info.annotation)

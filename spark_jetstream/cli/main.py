@@ -19,6 +19,7 @@ try:
     from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
     from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.check import checks
+    from spark_jetstream.cli.cluster import cluster
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.context import contexts, rtt
     from spark_jetstream.cli.core import core
@@ -30,8 +31,9 @@ try:
     from spark_jetstream.cli.object import objects
     from spark_jetstream.cli.output import Output
     from spark_jetstream.cli.pub import pub
+    from spark_jetstream.cli.schema import schemas
     from spark_jetstream.cli.server import server
-    from spark_jetstream.cli.stream import streams
+    from spark_jetstream.cli.stream import find, streams
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     if missing not in ("typer", "rich"):
@@ -110,8 +112,8 @@ def cheat(
     out.json([{"example": example, "help": help} for example, help in examples.items()])
 
 
-_LOOKING = (lag, checks, events, doctor, bench, contexts, rtt)
-for group in (server, account, streams, consumers, pub, core, kv, objects, *_LOOKING):
+admin = (account, cluster, streams, consumers, find, pub, core, kv, objects, lag, checks, events, schemas)
+for group in (server, *admin, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, BadParameter, Exit, Option
+from typer import Argument, BadParameter, Exit, Option, Typer
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
@@ -36,11 +37,26 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
 
     If a server of a cluster does not answer for its streams, the command lists the others, says so, and ends with 1.
     """
+    _list(run, run.admin.streams.infos(subject), f"no stream stores {subject}" if subject else "there are no streams")
+
+
+find = Typer()
+
+
+@command(find, "find", example="find --idle 30d --no-empty")
+@command(streams, "find", example="stream find --idle 30d --no-empty")
+@with_fields("streams", (), creates=True)
+def find_streams(run: Run, fields: dict[str, Any]) -> None:
+    """List the streams that meet all criteria. Output and exit code are those of stream ls."""
+    _list(run, run.admin.streams.find(**fields), "no stream meets all criteria")
+
+
+def _list(run: Run, given: Iterator[StreamInfo], empty: str) -> None:
     infos: list[StreamInfo] = []
     incomplete: ServerBusy | None = None
     try:
         # Not `infos.extend`: what came before the error is shown.
-        for info in run.admin.streams.infos(subject):
+        for info in given:
             infos.append(info)
     except ServerBusy as error:
         if not infos:
@@ -58,7 +74,7 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
             "last message": lambda info: to_the_second(info.state.last_ts),
         },
         data=as_data,
-        empty="there are no streams" if subject is None else f"no stream stores {subject}",
+        empty=empty,
     )
     if incomplete is not None:
         raise incomplete
@@ -205,6 +221,7 @@ def add(
             autocompletion=one_of(_TEMPLATES),
         ),
     ] = "stream",
+    pedantic: arguments.Pedantic = False,
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
     from spark_jetstream.admin.descriptions import template
@@ -214,7 +231,7 @@ def add(
     begun = known.get(begin_with) or template(begin_with)
     wanted = StreamConfig.parse({**begun, **arguments.file_fields(config), **fields, "name": name}, f"stream {name}")
     admin = run.admin.streams
-    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.create(wanted)))
+    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.create(wanted, pedantic=pedantic)))
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
@@ -224,6 +241,7 @@ def edit(
     stream: StreamName,
     fields: dict[str, Any],
     config: ConfigFile = None,
+    pedantic: arguments.Pedantic = False,
     dry_run: DryRun = False,
     force: Force = False,
 ) -> None:
@@ -236,7 +254,8 @@ def edit(
         raise BadParameter("nothing to change was given: name a field, such as --max-age 30d")
     admin = run.admin.streams
     differences = admin.plan(stream, changes)
-    change(run, {"stream": stream}, differences, lambda: admin.update(stream, changes), force=force, dry_run=dry_run)
+    carry_out = partial(admin.update, stream, changes, pedantic=pedantic)
+    change(run, {"stream": stream}, differences, carry_out, force=force, dry_run=dry_run)
 
 
 @command(streams, "copy", example="stream copy ORDERS ORDERS_TEST --subjects 'orders-test.>'")
@@ -573,14 +592,30 @@ def step_down(run: Run, stream: StreamName, preferred: Preferred = None) -> None
     arguments.step_down(run, run.admin.streams, {"stream": stream}, preferred)
 
 
+@command(streams, "balance", example="stream balance")
+def balance(run: Run, force: Force = False) -> None:
+    """Let leaders of streams give way until all servers lead about as many: shows which, and asks."""
+    arguments.balance(run, run.admin.streams, force=force)
+
+
 @command(streams, "peer-remove", example="stream peer-remove ORDERS n3")
 def remove_peer(
     run: Run,
     stream: StreamName,
     server: Annotated[str, Argument(help="Name of the server.")],
+    evacuate: Annotated[bool, Option("--evacuate", help="Once another server has a copy (server 2.15).")] = False,
     force: Force = False,
 ) -> None:
     """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
     run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
-    run.admin.streams.remove_peer(stream, server)
-    run.out.done(f"server {server} no longer keeps stream {stream}", stream=stream, removed=server)
+    run.admin.streams.remove_peer(stream, server, evacuate=evacuate)
+    once = ", once another one has a copy" if evacuate else ""
+    run.out.done(f"server {server} no longer keeps stream {stream}{once}", stream=stream, removed=server)
+
+
+@command(streams, "cancel-move", example="stream cancel-move ORDERS")
+def cancel_move(run: Run, stream: StreamName, force: Force = False) -> None:
+    """Take back a change of servers, replicas or retention that is under way. Needs server 2.15."""
+    run.out.confirm(f"Take back the change of stream {stream} that is under way?", force=force)
+    run.admin.streams.cancel_move(stream)
+    run.out.done(f"stream {stream} goes back to what it was", stream=stream, cancelled=True)

@@ -39,6 +39,9 @@ END_OF_BATCH, NOT_FOUND, NO_RESPONDERS = 204, 404, 503
 """Statuses that end the answer to a Direct Get: the batch is complete, there is no message, no server listens."""
 
 ACCOUNT_INFO = "INFO"
+ACCOUNT_PURGE = "ACCOUNT.PURGE.{account}"
+META_STEP_DOWN = "META.LEADER.STEPDOWN"
+SERVER_REMOVE = "SERVER.REMOVE"
 
 STREAM_NAMES = "STREAM.NAMES"
 STREAM_LIST = "STREAM.LIST"
@@ -51,6 +54,8 @@ STREAM_RESTORE = "STREAM.RESTORE.{stream}"
 STREAM_PURGE = "STREAM.PURGE.{stream}"
 STREAM_STEP_DOWN = "STREAM.LEADER.STEPDOWN.{stream}"
 STREAM_PEER_REMOVE = "STREAM.PEER.REMOVE.{stream}"
+PEER_EVACUATE = "STREAM.PEER.EVACUATE.{stream}"
+CANCEL_MOVE = "STREAM.CANCEL_MOVE.{stream}"
 
 MESSAGE_GET = "STREAM.MSG.GET.{stream}"
 MESSAGE_DELETE = "STREAM.MSG.DELETE.{stream}"
@@ -88,7 +93,7 @@ LOOKING = frozenset(
 GATHERED = frozenset({STREAM_LIST, CONSUMER_LIST})
 """Subjects where a server waits for the others of its cluster, up to four seconds, before it answers."""
 
-NEEDED: Mapping[str, int] = {CONSUMER_PAUSE: 1, CONSUMER_UNPIN: 1, CONSUMER_RESET: 4}
+NEEDED: Mapping[str, int] = {CONSUMER_PAUSE: 1, CONSUMER_UNPIN: 1, CONSUMER_RESET: 4, PEER_EVACUATE: 5, CANCEL_MOVE: 5}
 """Subjects that not every supported server knows -> the API level from which on one does."""
 
 LEVELS: Mapping[int, str] = {1: "2.11", 2: "2.12", 4: "2.14", 5: "2.15"}

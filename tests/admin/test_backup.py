@@ -22,7 +22,14 @@ from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Framing, checked, opened
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.errors import BackupError, ConnectionFailed, OptionError, StreamExists, StreamNotFound
+from spark_jetstream.errors import (
+    BackupError,
+    ConnectionFailed,
+    JetStreamError,
+    OptionError,
+    StreamExists,
+    StreamNotFound,
+)
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.configs import STREAMS
@@ -293,6 +300,57 @@ def test_what_is_there_is_never_overwritten(there: There, saved: Path, tmp_path:
         there.save("FILLED", "file.tar/b")
     (tmp_path / "empty").mkdir()
     assert there.save("FILLED", "empty").path == tmp_path / "empty"
+
+
+def test_a_whole_account(no_connection_left: None, tmp_path: Path) -> None:
+    target, seen = tmp_path / "saved", []
+    with NatsServer() as first, JetStreamAdmin(servers=first.url) as admin:
+        admin.streams.create("A", subjects="a.>")
+        admin.kv.create("SETTINGS", history=3)
+        admin.consumers.create("A", "c", ack_policy="explicit")
+        for number in range(3):
+            admin.publish(f"a.{number}", b"%d" % number)
+        (target / "other").mkdir(parents=True)
+        with pytest.raises(OptionError, match=f"{target} exists already"):
+            admin.account.backup(target)
+        (target / "other").rmdir()
+        saved = admin.account.backup(target, progress=lambda *done: seen.append(done))
+        assert [(made.path, made.manifest.stream) for made in saved] == [
+            (target / name, name) for name in ("A", "KV_SETTINGS")
+        ]
+        assert seen == [(1, 2), (2, 2)]
+        with pytest.raises(JetStreamError, match="there is A, KV_SETTINGS already; nothing was restored"):
+            admin.account.restore(target)
+    with NatsServer() as second, JetStreamAdmin(servers=second.url) as admin:
+        restored = admin.account.restore(target, progress=lambda *done: seen.append(done))
+        assert [(made.info.config.name, made.differences) for made in restored] == [("A", ()), ("KV_SETTINGS", ())]
+        assert seen[2:] == [(1, 2), (2, 2)]
+        assert [message.data for message in admin.messages.read("A")] == [b"0", b"1", b"2"]
+        assert list(admin.consumers.names("A")) == ["c"]
+        admin.streams.delete("KV_SETTINGS")
+        (target / "A" / DATA).write_bytes(b"")
+        admin.streams.delete("A")
+        with pytest.raises(BackupError, match="cut off at byte 0"):
+            admin.account.restore(target)
+        assert list(admin.streams.names()) == []
+
+
+def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
+    admin.streams.create(f"{name}A")
+    admin.streams.create(f"{name}Z")
+    target = tmp_path / "saved"
+
+    def stop(done: int, total: int) -> None:
+        raise BackupError("enough")
+
+    with pytest.raises(BackupError, match="enough"):
+        admin.account.backup(target, progress=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["saved.part"]
+    (whole,) = (tmp_path / "saved.part").iterdir()
+    with opened(whole) as saved:
+        assert saved.config.name == whole.name
+    with pytest.raises(OptionError, match=r"saved\.part exists already: choose another target"):
+        admin.account.backup(target)
 
 
 # -- backups that are broken off --

@@ -301,6 +301,12 @@ def test_what_an_old_server_lacks_is_said_at_once(nats_server: NatsServer) -> No
                 r"create stream N with allow_msg_ttl: this needs nats-server 2\.11",
                 lambda: admin.streams.create("N", allow_msg_ttl=True),
             ),
+            (
+                r"remove server n from stream S: this needs nats-server 2\.15",
+                lambda: admin.streams.remove_peer("S", "n", evacuate=True),
+            ),
+            (r"cancel the change of stream S: this needs nats-server 2\.15", lambda: admin.streams.cancel_move("S")),
+            ("create stream N with pedantic: this needs", lambda: admin.streams.create("N", pedantic=True)),
         ]
         for said, request in requests:
             with pytest.raises(JetStreamError, match=said):

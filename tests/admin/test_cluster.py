@@ -61,6 +61,24 @@ def test_replicas(clustered: JetStreamAdmin) -> None:
     assert (made["R1"], made["R3"]) == (1, 3)
 
 
+def test_find_by_servers(clustered: JetStreamAdmin) -> None:
+    leader = settled(lambda: clustered.streams.replicas("R3"), SERVERS)
+    (only,) = clustered.streams.replicas("R1")
+
+    def names(**criteria: Any) -> list[str]:
+        return [info.config.name for info in clustered.streams.find(**criteria) if info.config.name in ("R1", "R3")]
+
+    assert names(server_name="test-?") == names(cluster="*", offline=False) == ["R1", "R3"]
+    assert names(server_name=only.server, replicas=1) == names(replicas=1) == ["R1"]
+    assert names(replicas=2, invert=True) == ["R3"]
+    assert "R3" in names(leader=leader)
+    assert names(leader="test") == names(cluster="nowhere") == names(offline=True) == []
+    clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
+    (consumer,) = clustered.consumers.find("R3", server_name=leader, replicas=3, expression="info.cluster.leader != ''")
+    assert (consumer.name, list(clustered.consumers.find("R3", replicas=2))) == ("c", [])
+    clustered.consumers.delete("R3", "c")
+
+
 def test_leaders_step_down(clustered: JetStreamAdmin) -> None:
     clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
     of_stream, of_consumer = (clustered.streams, ("R3",)), (clustered.consumers, ("R3", "c"))
@@ -83,11 +101,76 @@ def test_leaders_step_down(clustered: JetStreamAdmin) -> None:
         clustered.streams.remove_peer("NOWHERE", first)
 
 
+def test_leaders_are_balanced(clustered: JetStreamAdmin) -> None:
+    streams = [f"SPREAD{number}" for number in range(3)]
+    for stream in streams:
+        clustered.streams.create(stream, subjects=f"spread.{stream}", num_replicas=3, storage="memory")
+    for consumer in "cde":
+        clustered.consumers.create(streams[0], consumer, DEFAULT_CONSUMER)
+    manager: Any
+    for manager, only, every in (
+        (clustered.streams, "spread.*", [(stream,) for stream in streams]),
+        (clustered.consumers, streams[0], [(streams[0], consumer) for consumer in "cde"]),
+    ):
+        for names in every:
+            if settled(partial(manager.replicas, *names), SERVERS) != "test-0":
+                manager.step_down(*names, preferred="test-0")
+        for names in every:
+            settled(partial(manager.replicas, *names), SERVERS, leader="test-0")
+        moves = manager.balance(only, dry_run=True)
+        assert [move.leader for move in moves] == ["test-0", "test-0"]
+        assert {move.preferred for move in moves} == {"test-1", "test-2"}
+        assert manager.balance(only) == moves
+        for move in moves:
+            settled(partial(manager.replicas, *move.names), SERVERS, leader=move.preferred)
+        assert manager.balance(only) == []
+    for stream in streams:
+        clustered.streams.delete(stream)
+
+
 def test_a_stream_of_several_replicas_is_read_directly(clustered: JetStreamAdmin) -> None:
     clustered.streams.update("R3", allow_direct=True)
     found = list(clustered.messages.read("R3", direct=True))
     assert [each.data for each in found] == [b"%d" % number for number in range(30)]
     assert dict(clustered.streams.subjects("R3")) == {f"r3.{number}": 10 for number in range(3)}
+
+
+def test_the_only_replica_is_evacuated(clustered: JetStreamAdmin) -> None:
+    clustered.streams.create("MOVED", subjects="moved")
+    for number in range(5):
+        clustered.publish("moved", b"%d" % number)
+    (before,) = clustered.streams.replicas("MOVED")
+    with pytest.raises(ApiError, match="remove server nobody from stream MOVED"):
+        clustered.streams.remove_peer("MOVED", "nobody", evacuate=True)
+    clustered.streams.remove_peer("MOVED", before.server, evacuate=True)
+
+    def moved() -> str | None:
+        servers = [replica.server for replica in clustered.streams.replicas("MOVED") if replica.leader]
+        return servers[0] if servers and servers != [before.server] else None
+
+    assert poll(moved, 30, lambda: AssertionError("the stream has not moved")) in SERVERS
+    assert [message.data for message in clustered.messages.read("MOVED")] == [b"%d" % number for number in range(5)]
+    clustered.streams.delete("MOVED")
+
+
+def test_a_change_is_taken_back(clustered: JetStreamAdmin, nats_cluster: NatsCluster) -> None:
+    """It cannot end while one of the servers does not answer."""
+    clustered.streams.create("BACK", subjects="back")
+    leader = clustered.streams.replicas("BACK")[0].server
+    with pytest.raises(ApiError, match="cancel the change of stream BACK"):
+        clustered.streams.cancel_move("BACK")
+    meta = nats_cluster.servers[0].monitor("/jsz")["meta_cluster"]["leader"]
+    names = dict(zip(sorted(SERVERS), nats_cluster.servers, strict=True))
+    frozen = next(server for name, server in names.items() if name not in (leader, meta))
+    with JetStreamAdmin(servers=names[leader].url) as admin:
+        frozen.pause()
+        try:
+            admin.streams.update("BACK", num_replicas=3)
+            assert admin.streams.cancel_move("BACK").config.num_replicas == 1
+        finally:
+            frozen.resume()
+        settled(lambda: admin.streams.replicas("BACK"), {leader})
+        admin.streams.delete("BACK")
 
 
 @pytest.mark.full

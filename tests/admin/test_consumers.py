@@ -172,6 +172,8 @@ def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> 
     assert str(caught.value) == (
         f"consumer c of stream {stream} exists with another configuration (there -> asked for): max_deliver: 5 -> -1"
     )
+    taken = admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c", any_config=True)
+    assert (taken.created, taken.config.max_deliver) == (first.created, 5)
     with pytest.raises(OptionError, match="a name or durable_name is required"):
         admin.consumers.load_or_create(stream, DEFAULT_CONSUMER)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import nats
 import pytest
 
 from spark_jetstream.admin import Event, Gap, JetStreamAdmin, UnknownEvent, event_json, event_line
@@ -52,6 +54,19 @@ accounts {
   }
 }
 no_auth_user: app
+"""
+
+
+SERVICE = """
+system_account: SYS
+accounts {
+  SYS { users: [{ user: sys, password: p }] }
+  APP {
+    users: [{ user: app, password: p }]
+    exports: [{ service: "req.a", accounts: [OTHER], latency: { sampling: 100, subject: "latency.a" } }]
+  }
+  OTHER { users: [{ user: other, password: p }], imports: [{ service: { account: APP, subject: "req.a" } }] }
+}
 """
 
 
@@ -515,3 +530,43 @@ def test_leaders_are_elected(nats_cluster: NatsCluster) -> None:
     assert {replica.name for replica in stream.replicas} == {"test-0", "test-1", "test-2"}
     assert {stream.leader, consumer.leader} <= {replica.name for replica in consumer.replicas}
     assert not any(replica.model_extra for replica in stream.replicas)
+
+
+def test_events_of_connections_and_services(nats_server_factory: Start) -> None:
+    server = nats_server_factory(config=SERVICE)
+
+    async def request() -> None:
+        """A client of account OTHER asks a service of account APP, and leaves."""
+        service, asking = [await nats.connect(server.url, user=user, password="p") for user in ("app", "other")]
+
+        async def answer(message: Any) -> None:
+            await message.respond(b"")
+
+        await service.subscribe("req.a", cb=answer)
+        await service.flush()
+        await asking.request("req.a", timeout=10)
+        await asking.close()
+        await service.close()
+
+    system = JetStreamAdmin(servers=server.url, user="sys", password="p").events
+    kinds = (models.ClientConnect, models.ClientDisconnect, "account_connections")
+    own = JetStreamAdmin(servers=server.url, user="app", password="p").events
+    with (
+        system.watch(*kinds, timeout=SECONDS) as connections,
+        own.watch("latency.a", prefix="latency", timeout=SECONDS, count=1) as latency,
+    ):
+        asyncio.run(request())
+        met: dict[type[Event], Any] = {}
+        for event in connections:
+            client = getattr(event, "client", None)
+            if getattr(event, "acc", "") == "OTHER" or (client is not None and client.acc == "OTHER"):
+                met.setdefault(type(event), event)
+            if len(met) == len(kinds):
+                break
+        (answered,) = latency
+    assert met[models.ClientConnect].server.ver.startswith("2.")
+    assert met[models.ClientDisconnect].reason == "Client Closed"
+    assert (met[models.ClientDisconnect].received.msgs, met[models.AccountConnections].conns) == (1, 1)
+    assert isinstance(answered, models.ServiceLatency)
+    assert (answered.status, answered.requestor and answered.requestor.acc) == (200, "OTHER")
+    assert answered.total > 0

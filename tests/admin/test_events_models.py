@@ -59,6 +59,10 @@ STREAM = {"stream": "ORDERS", "domain": "hub"}
 CONSUMER = {**STREAM, "consumer": "billing"}
 DELIVERY = {**CONSUMER, "consumer_seq": 3, "stream_seq": 2**64 - 1, "deliveries": 2}
 SERVER = {"server": "test-0", "server_id": "NABC", "cluster": "test", "domain": "hub"}
+SUMMARY = {"name": "test-0", "id": "NABC", "host": "h", "cluster": "c", "domain": "d", "ver": "2.15", "jetstream": True}
+TRAFFIC = {"sent": {"msgs": 1, "bytes": 2}, "received": {"msgs": 3, "bytes": 4}}
+COUNTS = {"conns": 1200, "leafnodes": 0, "total_conns": 1200, "num_subscriptions": 5, "slow_consumers": 1}
+WAIT = {"start": START, "service": 2_000_000, "system": 1_000_000, "total": 4_000_000}
 GROUP = {**CONSUMER, "account": "APP", "group": "g"}
 REPLICAS = {"account": "APP", "replicas": PEERS}
 TRANSFER = {**STREAM, "start": START, "end": END, "client": CLIENT}
@@ -73,6 +77,19 @@ STALLED = "has no leader, most of its servers are away: servers test-1, test-2 (
 
 #: kind -> its fields, all of them, and what it is in words
 SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
+    "account_connections": (
+        {"server": SUMMARY, "acc": "AAPP", "name": "APP", **COUNTS, **TRAFFIC},
+        "account AAPP has 1,200 connections to server test-0",
+    ),
+    "client_connect": ({"server": SUMMARY, "client": CLIENT}, f"{ANN} connected to server test-0"),
+    "client_disconnect": (
+        {"server": SUMMARY, "client": CLIENT, **TRAFFIC, "reason": "Client Closed"},
+        f"{ANN} left server test-0: Client Closed",
+    ),
+    "service_latency": (
+        {"status": 503, "description": "gone", "requestor": CLIENT, "responder": CLIENT, **WAIT},
+        f"{ANN} waited 4ms, 2ms of it for {ANN}: gone",
+    ),
     "api_audit": (
         {**AUDIT, "request": "{}", "response": REFUSAL},
         f"{ANN} asked $JS.API.STREAM.INFO.ORDERS, refused: stream not found",
@@ -155,7 +172,7 @@ def test_an_event_with_all_fields(kind: str) -> None:
     assert not event.model_extra
     assert event.model_dump(mode="json", exclude_unset=True) == body
     assert event_json(event) == body
-    assert (event.kind, event.metric) == (kind, kind == "consumer_ack")
+    assert (event.kind, event.metric) == (kind, kind in ("consumer_ack", "service_latency"))
     assert (event.published_on, event.raw) == ("$JS.EVENT.X", encoded(body))
     assert event_line(event) == f"2026-03-01T12:00:01.123Z {kind} {SAMPLES[kind][1]}"
     assert cloud_event(event) == {
@@ -315,10 +332,15 @@ def test_subjects_of_some_kinds() -> None:
     assert choose("nak", "ADVISORY.CONSUMER.>", "terminated", "nak") == ["ADVISORY.CONSUMER.>"]
     assert choose("consumer_ack", "api_audit") == ["METRIC.CONSUMER.ACK.*.*", "ADVISORY.API"]
     assert choose("ADVISORY.{x") == ["ADVISORY.{x"]
+    # Those of a server have no prefix.
+    assert choose("client_connect", "$SYS.ACCOUNT.APP.DISCONNECT", prefix="a") == [
+        *("$SYS.ACCOUNT.*.CONNECT", "$SYS.ACCOUNT.APP.DISCONNECT")
+    ]
+    assert choose("latency.a", prefix="latency") == ["latency.a"]
 
 
 def test_no_two_kinds_share_a_subject() -> None:
-    subjects = [subject for kind in SAMPLES for subject in choose(kind)]
+    subjects = [subject for kind in SAMPLES.keys() - {"service_latency"} for subject in choose(kind)]
     for place, one in enumerate(subjects):
         assert not any(subjects_overlap(one, other) for other in subjects[place + 1 :]), one
 
@@ -330,6 +352,8 @@ def test_no_two_kinds_share_a_subject() -> None:
         (("orders.new",), {}, "not on orders.new"),
         (("ADVISORY..X",), {}, "ADVISORY..X"),
         ((Event,), {}, "Event is no kind of event"),
+        ((events.ServiceLatency,), {}, "give that in place of the kind, and its first token as prefix"),
+        (("client_connect",), {"stream": "S"}, "cannot be chosen by stream"),
         (("api_audit",), {"stream": "S"}, "cannot be chosen by stream"),
         (("stream_action",), {"consumer": "c"}, "cannot be chosen by consumer"),
         (("nak",), {"advisories": False}, "not those of the kinds"),

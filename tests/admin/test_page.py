@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 URL, FOLDER = "nats://127.0.0.1:4222", "/tmp/spark-jetstream"
 TEXT = (DOCS / "admin.md").read_text("utf-8")
 BUCKETS = (DOCS / "admin-buckets.md").read_text("utf-8")
-ROWS = re.findall(r"^\| `([A-Z.]+(?:[.<>a-z]*))` \| ([^|]*) \| ([^|]*) \|", TEXT, re.MULTILINE)
+ROWS = re.findall(r"^\| `([A-Z._]+(?:[.<>a-z]*))` \| ([^|]*) \| ([^|]*) \|", TEXT, re.MULTILINE)
 
 
 def subjects() -> set[str]:
@@ -77,7 +77,7 @@ def test_the_reference_of_commands_is_current() -> None:
 
 
 def test_the_page_says_which_subjects_are_new() -> None:
-    servers = dict(re.findall(r"^\| `([A-Z.<>a-z]+)` \| [^|]* \| [^|]* \| ([\d.]*) *\|$", TEXT, re.MULTILINE))
+    servers = dict(re.findall(r"^\| `([A-Z._<>a-z]+)` \| [^|]* \| [^|]* \| ([\d.]*) *\|$", TEXT, re.MULTILINE))
     for subject, level in jsapi.NEEDED.items():
         assert servers[re.sub(r"\{(\w+)\}", r"<\1>", subject)] == jsapi.LEVELS[level]
 

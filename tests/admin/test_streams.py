@@ -134,7 +134,30 @@ def test_load_or_create(admin: JetStreamAdmin, name: str) -> None:
         f"stream {name} exists with another configuration (there -> asked for): max_msgs: 5 -> 6; "
         "storage: file -> memory; metadata.owner: me -> nothing"
     )
+    assert admin.streams.load_or_create(name=name, max_msgs=6, any_config=True).config == first.config
     assert admin.streams.load(name).config.max_msgs == 5
+    assert admin.streams.load_or_create(name=f"{name}B", max_msgs=6, any_config=True).config.max_msgs == 6
+
+
+def test_a_pedantic_request_is_refused_where_the_server_would_adjust_a_value(admin: JetStreamAdmin, name: str) -> None:
+    window = "pedantic mode: duplicate window cannot be bigger than max age"
+    with pytest.raises(ApiError, match=f"create stream {name}: {window}"):
+        admin.streams.create(name=name, max_age="1s", pedantic=True)
+    assert not admin.streams.delete(name, missing_ok=True)
+    fields: dict[str, Any] = {"max_age": "1s", "duplicate_window": "1s", "consumer_limits": {"max_ack_pending": 5}}
+    made = admin.streams.create(name=name, pedantic=True, **fields)
+    assert admin.streams.create(name, made, pedantic=True).created == made.created
+    with pytest.raises(ApiError, match=f"update stream {name}: message scheduling .* roll-ups are disabled"):
+        admin.streams.update(name, allow_msg_schedules=True, pedantic=True)
+    assert [change.field for change in admin.streams.update(name, max_msgs=5, pedantic=True)] == ["max_msgs"]
+    consumers, given = admin.consumers, {"ack_policy": "explicit"}
+    with pytest.raises(ApiError, match=r"create consumer c of .*: pedantic mode: max_ack_pending must be set"):
+        consumers.create(name, "c", given, pedantic=True)
+    assert consumers.create(name, "c", given, max_ack_pending=5, pedantic=True).config.max_ack_pending == 5
+    waits = {"ack_wait": None, "backoff": ["2s", "3s"], "max_deliver": 3}
+    with pytest.raises(ApiError, match=r"update consumer c of .*: pedantic mode: first backoff value"):
+        consumers.update(name, "c", waits, pedantic=True)
+    assert {change.field for change in consumers.update(name, "c", waits)} >= {"backoff", "max_deliver"}
 
 
 def test_templates(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
@@ -290,7 +313,7 @@ def test_copy(admin: JetStreamAdmin, name: str, fill: Fill) -> None:
     # What copies another stream.
     origin = {"name": ORIGIN, "filter_subject": "origin.a"}
     for field, value in (("mirror", origin), ("sources", [origin])):
-        copier = admin.streams.create(f"{name}{field}", **{field: value}).config
+        copier = admin.streams.create(f"{name}{field}", {field: value}).config
         assert getattr(admin.streams.copy(f"{name}{field}", f"{name}{field}2").config, field) == getattr(copier, field)
         assert getattr(copier, field)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin.backup_files import MANIFEST
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.testing import NatsServer
 from tests.admin.fake_api import FakeApi
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, refused
 from tests.support.command import Ran, run_command, succeed
 
 PASSWORD = "right-pass-51c0"
@@ -72,6 +74,24 @@ def test_json_is_what_the_api_says_and_failed_requests_are_counted(server: NatsS
     assert run_command("consumer", "info", "S", "gone", *LOGIN, url=server.url).code == 1
     failed = printed["api"]["errors"] + 1
     assert f"failed API requests {failed}" in [" ".join(row) for row in info(server).rows]
+
+
+def test_all_streams_are_saved_and_restored(server: NatsServer, nats_server: NatsServer, tmp_path: Path) -> None:
+    target, line = tmp_path / "saved", ("account", "backup", tmp_path / "saved", *LOGIN)
+    assert succeed(*line, url=server.url).out.startswith(f"1 stream saved at {target}, ")
+    refused(run_command(*line, url=server.url), 2, f"{target} exists already")
+    assert succeed("account", "backup", f"{target}2", *LOGIN, "--json", url=server.url).json["streams"] == ["S"]
+    restore = ("account", "restore", target)
+    refused(run_command(*restore, *LOGIN, url=server.url), 1, "there is S already; nothing was restored")
+    assert succeed(*restore, url=nats_server.url).out == f"1 stream restored from {target}\n"
+    meta = target / "S" / "backup.json"
+    (target / "S" / MANIFEST).unlink()
+    meta.write_text(meta.read_text().replace('"messages": 0', '"messages": 7'))
+    succeed("stream", "rm", "S", "--force", url=nats_server.url)
+    ran = run_command(*restore, "--json", url=nats_server.url)
+    assert (ran.code, ran.json["streams"]) == (1, {"S": ["messages was 7 and is 0"]})
+    assert ran.err == "stream S is not as it was: messages was 7 and is 0\n"
+    succeed("stream", "rm", "S", "--force", url=nats_server.url)
 
 
 def test_an_account_without_limits_has_none_in_the_table(do: Command) -> None:

@@ -51,6 +51,14 @@ def test_ls_shows_kind_filters_and_counts(admin: JetStreamAdmin, stream: str, do
     assert do("names", stream).out == "a\nb\np\n"
 
 
+def test_find_lists_consumers_of_one_stream_or_all(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+    admin.consumers.create(stream, "a", DEFAULT_CONSUMER, max_deliver=7)
+    admin.consumers.create(stream, "b", DEFAULT_CONSUMER, deliver_subject="d")
+    assert [row[:2] for row in do("find", stream, "--push", "--no-bound").rows] == [["stream", "name"], [stream, "b"]]
+    assert [row[:2] for row in do("find", "--expression", "config.max_deliver == 7").rows[1:]] == [[stream, "a"]]
+    assert do("find", stream, "--durable", "--invert").err == "no consumer meets all criteria\n"
+
+
 def test_info_shows_configuration_and_state(admin: JetStreamAdmin, stream: str, do: Command) -> None:
     admin.consumers.create(
         stream, DEFAULT_CONSUMER, durable_name="c", ack_wait="90s", backoff=["90s", "3m"], metadata={"owner": "me"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig, differences, rendered
+from spark_jetstream.errors import ServerBusy
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.admin.configs import STREAMS
 from tests.admin.fake_api import FakeApi
@@ -71,6 +73,19 @@ def test_ls_of_some_servers_shows_them_and_ends_with_1(run: Command, nats_server
         fake.answers = {"STREAM.LIST": {**part, "streams": []}}
         ran = run("stream", "ls", "--js-api-prefix", fake.prefix, "--json")
         assert (ran.code, ran.out) == (1, "")
+
+
+def test_find_lists_the_streams_that_meet_all_criteria(do: Command, run: Command, filled: str) -> None:
+    do("stream", "add", f"{filled}B", "--subjects", f"{filled}b", "--max-consumers", 7)
+    named = ("--expression", "config.max_consumers == 7")
+    for line in (("find", "--empty", *named), ("stream", "query", "--subject", f"{filled}b", "--no-mirrored", *named)):
+        ran = do(*line)
+        assert [row[0] for row in ran.rows] == ["name", f"{filled}B"]
+    assert [info["config"]["name"] for info in do("find", *named, "--json").json] == [f"{filled}B"]
+    nothing = do("find", *named, "--no-empty")
+    assert (nothing.out, nothing.err) == ("", "no stream meets all criteria\n")
+    refused(run("find", "--expression", "messages > 1"), 2, "expression", "name 'messages' is not defined")
+    refused(run("find", "--idle", "yesterday"), 2, "find streams: idle must be a duration")
 
 
 def test_info_shows_the_fields_that_matter(do: Command, nats_server: NatsServer, filled: str) -> None:
@@ -287,6 +302,21 @@ def test_edit_shows_risks_asks_and_changes(do: Command, run: Command, name: str,
     assert (now["max_bytes"], now["max_consumers"]) == (1024, 9)
 
 
+def test_pedantic_requests_are_refused(do: Command, run: Command, name: str) -> None:
+    refused(run("stream", "add", name, "--max-age", "1s", "--pedantic"), 1, "pedantic mode: duplicate window")
+    do("stream", "add", name, "--consumer-limits", "max_ack_pending=5", "--pedantic")
+    scheduled = ("stream", "edit", name, "--allow-msg-schedules", "--force")
+    ran = run(*scheduled, "--pedantic")
+    assert (ran.code, "roll-ups are disabled" in ran.err) == (1, True)
+    assert do(*scheduled, "--json").json["changed"]
+    refused(run("consumer", "add", name, "c", "--pedantic"), 1, "pedantic mode: max_ack_pending must be set")
+    do("consumer", "add", name, "c")
+    waits = ("consumer", "edit", name, "c", "--backoff", "2s,3s", "--unset", "ack-wait", "--force", "--max-deliver", 3)
+    ran = run(*waits, "--pedantic")
+    assert (ran.code, "pedantic mode: first backoff" in ran.err) == (1, True)
+    assert do(*waits, "--json").json["changed"]
+
+
 def test_seal_asks(do: Command, run: Command, name: str) -> None:
     do("stream", "add", name, "--subjects", f"{name}.>")
     ran = run("stream", "seal", name)
@@ -365,12 +395,32 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
             whole = len(replicas) == 2 and replicas[0].leader and all(replica.current for replica in replicas)
             return [replica.server for replica in replicas] if whole else []
 
+        def moves(manager: Any, *only: str) -> list[Any] | None:
+            with contextlib.suppress(ServerBusy):  # an election
+                return list(manager.balance(*only, dry_run=True))
+            return None
+
         wait_until(lambda: bool(servers() and servers("c")), "two replicas that are up to date", 30)
         first, second = servers("c")
         assert f"{first} (leader), {second} (current, " in run("consumer", "info", stream, "c").out
         output = run("consumer", "step-down", stream, "c").out
         assert output == f"{first} steps down from consumer c of stream {stream}\n"
         wait_until(lambda: servers("c")[:1] == [second], f"{second} leads", 30)
+        run("consumer", "add", stream, "d")
+        wait_until(lambda: bool(servers("d")), "the other consumer has replicas that are up to date", 30)
+        if servers("d") != [second, first]:
+            run("consumer", "step-down", stream, "d", "--preferred", second)
+        wait_until(lambda: servers("d")[:1] == [second], f"{second} leads both", 30)
+        wait_until(lambda: bool(moves(admin.consumers, stream)), "the other replica is up to date", 30)
+        asked = run_command("consumer", "balance", stream, url=nats_cluster.url)
+        assert (asked.code, f": {second} -> {first}\n" in asked.out, "--force" in asked.err) == (2, True, True)
+        (move,) = run("consumer", "balance", stream, "--force", "--json").json["moves"]
+        assert (move["leader"], move["preferred"]) == (second, first)
+        wait_until(lambda: moves(admin.consumers, stream) == [], "each server leads one", 30)
+        assert run("consumer", "balance", stream).out == "0 leaders moved\n"
+        run("stream", "balance", "--force")
+        wait_until(lambda: moves(admin.streams) == [], "all servers lead about as many", 30)
+        wait_until(lambda: bool(servers()), "the stream has a leader", 30)
         leader, other = servers()
         rows = {row[0]: row[1:] for row in run("stream", "info", stream).rows if row}
         assert rows["servers"][:3] == [leader, "(leader),", other]
@@ -380,6 +430,10 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
         output = run("stream", "peer-remove", stream, leader, "--force", "--json").json
         assert output == {"stream": stream, "removed": leader}
         wait_until(lambda: bool(servers()) and leader not in servers(), "another server keeps it", 30)
+        kept = servers()[1]
+        output = run("stream", "peer-remove", stream, kept, "--evacuate", "--force").out
+        assert output == f"server {kept} no longer keeps stream {stream}, once another one has a copy\n"
+        wait_until(lambda: bool(servers()) and kept not in servers(), "another server keeps it again", 30)
         ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=nats_cluster.url)
         refused(ran, 1, f"remove server nobody from stream {stream}")
     run("stream", "rm", stream, "--force")

@@ -58,7 +58,7 @@ def look(account: Account) -> None:
     assert [(lag.pending, lag.age is not None) for lag in mine.lag()] == [(2, True)]
 
 
-def in_a_cluster(work: Callable[[], None]) -> None:
+def in_a_cluster(work: Callable[[], object]) -> None:
     """Something that a single server refuses; before that it looks at the permissions."""
     with contextlib.suppress(ApiError):
         work()
@@ -74,6 +74,8 @@ def change_streams(account: Account) -> None:
     assert [info.config.max_msgs for info in streams.infos()] == [5]
     in_a_cluster(lambda: streams.step_down("S"))
     in_a_cluster(lambda: streams.remove_peer("S", "other"))
+    in_a_cluster(lambda: streams.remove_peer("S", "other", evacuate=True))
+    in_a_cluster(lambda: streams.cancel_move("S"))
     assert streams.delete("S")
 
 

@@ -1,7 +1,8 @@
 """Events of JetStream: advisories, which say what happened, and metrics, which say how long it took. Pure.
 
 Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, after the
-prefix ``$JS.EVENT``. A field that a server always sends is required; others have a default. `parse_event` reads them.
+prefix ``$JS.EVENT``, or in whole below ``$SYS``. A field that a server always sends is required; others have a default.
+`parse_event` reads them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from spark_jetstream.admin.models.base import Boolean, Content, Count, Duration,
 from spark_jetstream.admin.models.streams import PeerInfo, StreamState
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
+_FAMILIES = {"ADVISORY": "jetstream.advisory", "METRIC": "jetstream.metric", "$SYS": "server.advisory"}
 EVENT_TYPES: dict[str, type[Event]] = {}
 """The id of each type that a server sends -> its model."""
 
@@ -39,7 +41,7 @@ class Event(Model):
         """Enter a type that a server sends: ``kind`` ends its id, ``on`` has its subjects, without `_NAMES`."""
         super().__init_subclass__(**kwargs)
         if kind:
-            cls.TYPE = f"io.nats.jetstream.{on.partition('.')[0].lower()}.v1.{kind}"
+            cls.TYPE = f"io.nats.{_FAMILIES.get(on.partition('.')[0], 'server.metric')}.v1.{kind}"
             cls.SUBJECTS = tuple(f"{subject}{cls._NAMES}" for subject in on.split())
             EVENT_TYPES[cls.TYPE] = cls
 
@@ -157,6 +159,14 @@ class ConsumerEvent(StreamEvent):
     _NAMES: ClassVar[str] = ".{stream}.{consumer}"
 
     consumer: String
+
+
+class Raft(DomainEvent):
+    """An event of the Raft group that keeps a stream or a consumer."""
+
+    account: String = ""
+    """The account; empty where only that account hears it."""
+    replicas: tuple[PeerInfo, ...] = ()
 
 
 class ServerEvent(DomainEvent):
@@ -306,44 +316,30 @@ class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", on="ADVIS
     """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
 
 
-class StreamLeaderElected(StreamEvent, kind="stream_leader_elected", on="ADVISORY.STREAM.LEADER_ELECTED"):
+class StreamLeaderElected(StreamEvent, Raft, kind="stream_leader_elected", on="ADVISORY.STREAM.LEADER_ELECTED"):
     """The servers that keep a stream have chosen a leader. The system account hears it as well, with the same id."""
 
-    account: String = ""
-    """The account; empty where only that account hears it."""
     leader: String
-    replicas: tuple[PeerInfo, ...] = ()
 
 
-class StreamQuorumLost(StreamEvent, kind="stream_quorum_lost", on="ADVISORY.STREAM.QUORUM_LOST"):
+class StreamQuorumLost(StreamEvent, Raft, kind="stream_quorum_lost", on="ADVISORY.STREAM.QUORUM_LOST"):
     """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored.
 
     Published in the system account as well, with the same id.
     """
 
-    account: String = ""
-    """The account; empty where only that account hears it."""
-    replicas: tuple[PeerInfo, ...] = ()
 
-
-class ConsumerLeaderElected(ConsumerEvent, kind="consumer_leader_elected", on="ADVISORY.CONSUMER.LEADER_ELECTED"):
+class ConsumerLeaderElected(ConsumerEvent, Raft, kind="consumer_leader_elected", on="ADVISORY.CONSUMER.LEADER_ELECTED"):
     """The servers that keep a consumer have chosen a leader. Published in the system account as well."""
 
-    account: String = ""
-    """The account; empty where only that account hears it."""
     leader: String
-    replicas: tuple[PeerInfo, ...] = ()
 
 
-class ConsumerQuorumLost(ConsumerEvent, kind="consumer_quorum_lost", on="ADVISORY.CONSUMER.QUORUM_LOST"):
+class ConsumerQuorumLost(ConsumerEvent, Raft, kind="consumer_quorum_lost", on="ADVISORY.CONSUMER.QUORUM_LOST"):
     """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered.
 
     Published in the system account as well.
     """
-
-    account: String = ""
-    """The account; empty where only that account hears it."""
-    replicas: tuple[PeerInfo, ...] = ()
 
 
 class DomainLeaderElected(DomainEvent, kind="domain_leader_elected", on="ADVISORY.DOMAIN.LEADER_ELECTED"):
@@ -383,3 +379,76 @@ class MetaRescue(ClusterEvent, kind="meta_rescue", on="ADVISORY.SERVER.META_RESC
     """How many servers had to agree."""
     new_quorum: Count
     """How many have to now."""
+
+
+class ServerSummary(Model):
+    """The server that publishes an event; it sends more fields (``model_extra``)."""
+
+    name: String
+    id: String
+    host: String = ""
+    cluster: String = ""
+    domain: String = ""
+    ver: String = ""
+    jetstream: Boolean = False
+
+
+class Traffic(Model):
+    """Messages in one direction, seen from the server."""
+
+    msgs: Count = 0
+    bytes: Volume = Bytes(0)
+
+
+class ConnectionEvent(Event):
+    """An event of a server about connections. Published in the system account."""
+
+    server: ServerSummary
+
+
+class ClientConnect(ConnectionEvent, kind="client_connect", on="$SYS.ACCOUNT.{account}.CONNECT"):
+    """A client connected."""
+
+    client: ClientInfo
+
+
+class ClientDisconnect(ConnectionEvent, kind="client_disconnect", on="$SYS.ACCOUNT.{account}.DISCONNECT"):
+    """The connection of a client ended."""
+
+    client: ClientInfo
+    sent: Traffic
+    received: Traffic
+    reason: String
+
+
+class AccountConnections(ConnectionEvent, kind="account_connections", on="$SYS.ACCOUNT.{account}.SERVER.CONNS"):
+    """How many clients of an account a server has: sent when that changes, and every half a minute."""
+
+    acc: String
+    name: String = ""
+    """The name of the account, which may differ from its id ``acc``."""
+    conns: Count
+    leafnodes: Count
+    total_conns: Count
+    num_subscriptions: Count = 0
+    sent: Traffic
+    received: Traffic
+    slow_consumers: Count = 0
+
+
+class ServiceLatency(Event, kind="service_latency"):
+    """A service of another account answered a request. Published where the ``latency`` of its export says."""
+
+    status: Count
+    """As in HTTP: 200 for an answer."""
+    description: String = ""
+    """What went wrong."""
+    requestor: ClientInfo | None = None
+    responder: ClientInfo | None = None
+    start: Time
+    service: Duration
+    """How long the service took, in nanoseconds."""
+    system: Duration
+    """How long the servers took, in nanoseconds."""
+    total: Duration
+    """How long the requestor waited, in nanoseconds."""

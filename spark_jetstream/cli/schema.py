@@ -1,0 +1,55 @@
+"""``spark-jetstream schema``: JSON Schemas of the JetStream API and its events. Needs no server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Exit
+
+from spark_jetstream.cli.app import FAILED, Run, command, group
+
+schemas = group("schema", "JSON Schemas of the JetStream API and its events: list, show, validate.")
+
+
+def _complete(incomplete: str) -> list[str]:
+    from spark_jetstream.admin.schemas import SCHEMAS
+
+    return [name for name in SCHEMAS if name.startswith(incomplete)]
+
+
+@command(schemas, "ls", example="schema ls 'stream_*_request'")
+def show_all(
+    run: Run, pattern: Annotated[str, Argument(help="A part of the type, or a pattern with * and ?.")] = "*"
+) -> None:
+    """Print the types that have a schema, or those that match, one a line."""
+    from spark_jetstream.admin.schemas import schema_types
+
+    run.out.names(schema_types(pattern), f"no type matches {pattern}")
+
+
+@command(schemas, "show", example="schema show io.nats.jetstream.api.v1.stream_info_response")
+def show(run: Run, type: Annotated[str, Argument(help="The type.", autocompletion=_complete)]) -> None:
+    """Print the JSON Schema of a type."""
+    from spark_jetstream.admin.schemas import schema
+
+    run.out.raw(json.dumps(schema(type), indent=2).encode() + b"\n")
+
+
+@command(schemas, "validate", example="schema validate reply.json")
+def validate(
+    run: Run,
+    file: Annotated[str, Argument(help="A JSON file; - for standard input.")],
+    type: Annotated[str, Argument(help="The type; without it, the field type says it.", autocompletion=_complete)] = "",
+) -> None:
+    """Check a request, a reply or an event. Ends with 1, and says what is wrong, if it is not what its type says."""
+    from spark_jetstream.admin.descriptions import json_document
+    from spark_jetstream.admin.schemas import schema_faults
+
+    text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    wrong = schema_faults(json_document(text, file), type)
+    run.out.done(f"{file}: {wrong or 'valid'}", valid=not wrong, problem=wrong)
+    if wrong:
+        raise Exit(FAILED)
