@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -448,16 +448,17 @@ def _headers(given: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, 
     """Return headers; a single text is a list of one. Raises `OptionError` for anything but text."""
     if given is None:
         return None
-    headers = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in given.items()}
-    if not all(isinstance(text, str) for name, values in headers.items() for text in (name, *values)):
-        raise OptionError("headers must be a mapping of names to lists of text", option="headers")
-    return headers
+    with suppress(AttributeError, TypeError):  # of what is no mapping, or no list
+        headers = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in given.items()}
+        if all(isinstance(text, str) for name, values in headers.items() for text in (name, *values)):
+            return headers
+    raise OptionError("headers must be a mapping of names to lists of text", option="headers")
 
 
 def _metadata(given: Mapping[str, str] | None) -> dict[str, str] | None:
     if given is None:
         return None
-    if not all(isinstance(text, str) for pair in given.items() for text in pair):
+    if not (isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)):
         raise OptionError("metadata must be a mapping of text to text", option="metadata")
     return dict(given)
 

@@ -417,7 +417,12 @@ UNSEEN: tuple[tuple[str, Callable[[bytes], bytes | None], str], ...] = (
     (META, lambda text: text[:-20], f"{META} is not JSON"),
     (META, lambda text: b"[]", f"{META} is not a JSON object"),
     (META, lambda text: text.replace(b'"state"', b'"stat"'), f"{META} has no config or no"),
-    (META, lambda text: text.replace(b'"FILLED"', b"7"), f"{META}.*name"),
+    (META, lambda text: text.replace(b'"FILLED"', b"7"), f"^damaged backup: cannot read .*{META}: name must be"),
+    (
+        META,
+        lambda text: text.replace(b'"first_seq"', b'"first_seq": "1", "no"'),
+        f"cannot read .*{META}: first_seq must",
+    ),
 )
 
 

@@ -143,7 +143,8 @@ def test_what_stands_beside_the_content(store: Made) -> None:
     assert (changed.nuid, changed.digest) == (put.nuid, put.digest)
     assert store.objects.update_meta("a", description="", metadata={"k": "w"}) == changed  # nothing to do
     assert (store.nats_info("a").headers, store.nats_get("a")) == (None, [b"x"])
-    for wrong in ({"headers": {"a": [1]}}, {"metadata": {"a": 1}}):
+    no_headers: tuple[Any, ...] = ({"a": [1]}, {"a": 1}, ["a"], "a")
+    for wrong in (*({"headers": given} for given in no_headers), *({"metadata": given} for given in no_headers)):
         with pytest.raises(OptionError, match="must be a mapping"):
             store.objects.update_meta("a", **wrong)
         with pytest.raises(OptionError, match="must be a mapping"):
