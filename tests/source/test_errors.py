@@ -74,7 +74,7 @@ LAST, STARTS = "last message has sequence 20", "reading starts at sequence 11"
 FIRST = "the first message kept has sequence 11; set failOnDataLoss to false to begin there"
 FUTURE = r"startingTimestamp is in the future: the server's clock shows 2\d\d\d-.*Z"
 QUEUE = "stream QUEUE has work-queue retention"
-ALLOW = r"set allow_direct on the stream \(nats stream edit QUEUE --allow-direct\)"
+ALLOW = r"set allow_direct on the stream \(spark-jetstream stream edit QUEUE --allow-direct\)"
 
 #: `mode` holds b for batch, s for stream; the sentence is a pattern for all of it. Beside the options: stream=S.
 #: Some ways in which an option can be wrong, above all those with a secret; all are in tests/options.
