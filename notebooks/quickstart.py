@@ -346,6 +346,7 @@ axes.stackplot(
     labels=list(COUNTRIES),
 )
 axes.set_title(f"{sum(counted.values())} orders by the minute in which they were placed")
+axes.set_xlabel("minute")
 axes.set_ylabel("orders per minute")
 axes.set_ylim(bottom=0)
 axes.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
