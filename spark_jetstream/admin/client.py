@@ -192,7 +192,7 @@ class JetStreamAdmin:
         if consumer is None:
             return self._lags(stream, ages)
         if stream is None:
-            raise OptionError(f"consumer {consumer}: its stream must be named, too")
+            raise OptionError(f"consumer {consumer}: name its stream, too")
         return iter([self._lag(self.consumers.load(stream, consumer), ages)])
 
     def _lags(self, stream: str | None, ages: bool) -> Iterator[ConsumerLag]:

@@ -252,7 +252,7 @@ class Streams:
         """
         context = f"remove server {server} from stream {name}"
         if not server:
-            raise OptionError(f"cannot {context}: the server must be named")
+            raise OptionError(f"cannot {context}: server must not be empty")
         self._api.do(DoneReply, jsapi.STREAM_PEER_REMOVE, {"peer": server}, context=context, stream=name)
 
     def _asset(self, name: str) -> Asset[StreamInfo]:

@@ -72,7 +72,7 @@ def _duration(text: str | Nanoseconds) -> Nanoseconds:  # a default is one alrea
     try:
         return Nanoseconds.of(text)
     except ValueError:
-        message = f"{shown(text)} is no duration such as 10s, 5m or 1h30m{minutes_or_months(text)}"
+        message = f"{shown(text)} is not a duration such as 10s, 5m or 1h30m{minutes_or_months(text)}"
         raise BadParameter(message) from None
 
 

@@ -154,9 +154,7 @@ class Login:
                 self._logged_in = False
                 self.client.abort()
                 await self.client.force_reconnect()
-            raise ConnectionFailed(
-                f"the NATS server at {self.options.display_servers} gives no sign of life"
-            ) from error
+            raise ConnectionFailed(f"the NATS server at {self.options.display_servers} does not answer") from error
 
     def spellings(self, subject: str) -> tuple[str, ...]:
         """Return the names that the server may have for a published subject: it takes its own domain out first."""

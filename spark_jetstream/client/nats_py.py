@@ -285,7 +285,7 @@ class BulkTransport(TcpTransport):
             line = await first_line(reader, self._uri, _SHARE * self._patience, plain=plain)
             return self._greeting.check(line, plain=plain)
         except ValueError as error:  # for a line of more than `_READ_SIZE` bytes
-            raise NotNats(f"this is no NATS server: it sent a line of more than {_READ_SIZE:,} bytes") from error
+            raise NotNats(f"the server sent a line of more than {_READ_SIZE:,} bytes, which is not NATS") from error
 
     async def drain(self) -> None:
         """Wait until the buffer has room."""

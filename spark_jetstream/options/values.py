@@ -497,4 +497,4 @@ def file_path(what: str, path: str | os.PathLike[str]) -> str:
     with contextlib.suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(text):
             return text
-    raise OptionError(f"{what} must be a path that a file can have: this one has a character of none", option=what)
+    raise OptionError(f"{what} must be a path that a file can have: a character of it cannot be in one", option=what)

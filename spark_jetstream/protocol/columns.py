@@ -24,7 +24,7 @@ from spark_jetstream.schema import arrow_schema
 _V1_DOTS, _V2_DOTS = 8, 10  # nine tokens, or eleven and more: with domain and account hash in front
 _DELIVERIES, _STREAM_SEQUENCE, _CONSUMER_SEQUENCE, _TIMESTAMP, _PENDING = 4, 5, 6, 7, 8
 _MOST_DIGITS = 19
-_NO_NUMBER = "a message came whose reply subject holds something else than numbers"
+_NO_NUMBER = "a message came whose reply subject has no numbers where they belong"
 
 
 class Acks:

@@ -361,7 +361,7 @@ def test_a_stream_that_is_not_there_or_goes_away(there: There, make_stream: Make
     with pytest.raises(KeyboardInterrupt):
         there.save(name, progress=interrupt)
     remove = once(lambda: there.api("STREAM.DELETE.GOING"), after=0)
-    said = r"the backup of stream GOING is broken off: the server has sent nothing for 0\.5 s"
+    said = r"the backup of stream GOING was broken off: the server has sent nothing for 0\.5 s"
     with pytest.raises(BackupError, match=said):
         there.save(name, window_size=1, silence=0.5, progress=remove)
     assert list(there.folder.iterdir()) == []

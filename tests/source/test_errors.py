@@ -84,7 +84,7 @@ OPTIONS: list[tuple[str, Options, str]] = [
         "options user and token are two kinds of authentication"),
     ("b", {"servers": f"nats://ann:{PASSWORD},{WRONG}@127.0.0.1:4222"},
         r"option servers holds URL number 1, in which .* \(inside a URL, a password is percent-encoded\)"),
-    ("b", {"nkeySeedSecret": WRONG}, "option nkeySeedSecret holds something else than an NKey seed"),
+    ("b", {"nkeySeedSecret": WRONG}, "option nkeySeedSecret does not hold an NKey seed"),
 ]  # fmt: skip
 #: What the server does not have or allow, with the error's class as a pattern. Beside: a login, stream=ORDERS.
 SERVER: list[tuple[str, str, Options, str]] = [

@@ -86,7 +86,7 @@ def object_name(name: object) -> str:
     try:
         problem = name_fault(name)
     except UnicodeEncodeError:
-        problem = "its name is no text that UTF-8 can hold"
+        problem = "its name is not text that UTF-8 can hold"
     if problem:
-        raise OptionError(f"object {name[:80]!r} cannot be: {problem}", option="name")
+        raise OptionError(f"object {name[:80]!r} is not possible: {problem}", option="name")
     return name
