@@ -10,7 +10,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,9 @@ from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.object_store import ObjectStream, ObjectUploads, new_nuid, writing_fault
 from spark_jetstream.buckets.objects import (
+    ObjectLink,
     ObjectMeta,
+    ObjectOptions,
     StoredObject,
     chunk_filter,
     chunk_subject,
@@ -267,7 +268,7 @@ class ObjectBucket:
         """Delete an object, or a link itself. Its meta message stays, marked as deleted. Raises `MessageNotFound`."""
 
         def gone(stored: StoredObject) -> ObjectMeta:
-            return replace(stored.meta, deleted=True, size=0, chunks=0, digest="")
+            return stored.meta.model_copy(update={"deleted": True, "size": 0, "chunks": 0, "digest": ""})
 
         before, _, _ = self._change(self._reader.existing, name, f"delete object {name!r} of", gone)
         self._remove_chunks(before)
@@ -319,7 +320,8 @@ class ObjectBucket:
         def link(before: StoredObject | None) -> ObjectMeta:
             if before is not None and not before.meta.deleted and before.meta.link is None:
                 raise self._taken(name, "delete it first, or choose another name for the link")
-            return ObjectMeta(bucket=self.name, name=name, nuid=new_nuid(), link=(bucket, target))
+            options = ObjectOptions(link=ObjectLink(bucket=bucket, name=target))
+            return ObjectMeta(bucket=self.name, name=name, nuid=new_nuid(), options=options)
 
         before, meta, sequence = self._change(self._reader.newest, name, f"store link {name!r} in", link)
         self._remove_chunks(before)
@@ -429,8 +431,8 @@ class ObjectBucket:
 
 def _described(stored: StoredObject, **fields: Any) -> ObjectMeta:
     """Return a meta message with another description, headers, metadata or name; None leaves a field as it is."""
-    changed = replace(stored.meta, **{name: value for name, value in fields.items() if value is not None})
-    return changed if changed.description else replace(changed, description=None)
+    changed = stored.meta.model_copy(update={name: value for name, value in fields.items() if value is not None})
+    return changed if changed.description else changed.model_copy(update={"description": None})
 
 
 def _error(text: str, failure: ObjectNotStored) -> JetStreamError:

@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +216,7 @@ def test_a_rename_that_was_broken_off_is_finished(store: Made, publisher: Publis
     data = content("a", 1, 2 * CHUNK)
     store.objects.put("a", data)
     last = store.admin.messages.last(store.stream, meta_subject(store.name, "a"))
-    both = replace(ObjectMeta.from_json(last.data, store.name), name="b")
+    both = ObjectMeta.from_json(last.data, store.name).model_copy(update={"name": "b"})
     publisher.publish([Message(meta_subject(store.name, "b"), both.to_json())])
     assert store.objects.get("a") == store.objects.get("b") == data
     store.objects.update_meta("a", "b")

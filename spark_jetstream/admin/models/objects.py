@@ -55,13 +55,14 @@ class ObjectInfo:
     @classmethod
     def of(cls, stored: StoredObject) -> ObjectInfo:
         """From a meta message; a time of 0 is not known, and becomes `NEVER`."""
-        meta = vars(stored.meta)
-        given = {field.name: meta[field.name] for field in fields(cls) if field.name in meta}
+        meta = stored.meta
+        given = {field.name: getattr(meta, field.name) for field in fields(cls) if hasattr(meta, field.name)}
         known = {
-            "size": Bytes(meta["size"]),
-            "headers": {name: tuple(values) for name, values in meta["headers"].items()},
-            "metadata": dict(meta["metadata"]),
-            "description": meta["description"] or "",
+            "size": Bytes(meta.size),
+            "headers": {name: tuple(values) for name, values in meta.headers.items()},
+            "metadata": dict(meta.metadata),
+            "description": meta.description or "",
+            "max_chunk_size": meta.options.max_chunk_size,
             "modified": Timestamp.of(stored.timestamp) if stored.timestamp else NEVER,
             "sequence": stored.sequence,
         }
