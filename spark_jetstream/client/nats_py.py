@@ -55,7 +55,6 @@ TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 
 _READ_SIZE = 2 << 20
 _PACE = 0.008  # seconds: some thousand acknowledgements at full speed
-_SHARE = 0.9  # of an attempt's time: then the error for a silent server comes before that of nats-py
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
 _REFUSED = re.compile(r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE)
@@ -282,7 +281,7 @@ class BulkTransport(TcpTransport):
         try:
             if self._greeting.greeted:
                 return self._greeting.check(await reader.readline())
-            line = await first_line(reader, self._uri, _SHARE * self._patience, plain=plain)
+            line = await first_line(reader, self._uri, self._patience, plain=plain)
             return self._greeting.check(line, plain=plain)
         except ValueError as error:  # for a line of more than `_READ_SIZE` bytes
             raise NotNats(f"the server sent a line of more than {_READ_SIZE:,} bytes, which is not NATS") from error

@@ -48,11 +48,17 @@ _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-def _read_by(parse: Callable[[Any], Any]) -> CoreSchema:
-    """Return the schema of a field that ``parse`` reads."""
-    from pydantic_core import core_schema  # noqa: PLC0415  # `spark-jetstream --help` has no use for it
+class _Field:
+    """A type that fields of models can have, which read it with `of`."""
 
-    return core_schema.no_info_plain_validator_function(parse)
+    __slots__ = ()
+    of: Callable[[Any], Any]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        from pydantic_core import core_schema  # noqa: PLC0415  # `spark-jetstream --help` has no use for it
+
+        return core_schema.no_info_plain_validator_function(cls.of)
 
 
 def shown(value: object) -> str:
@@ -165,7 +171,7 @@ def rfc3339(nanoseconds: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
-class Nanoseconds(int):
+class Nanoseconds(_Field, int):
     """A duration: the number of its nanoseconds, which prints as ``1h30m``, ``1.5s`` or ``250ms``."""
 
     @classmethod
@@ -189,10 +195,6 @@ class Nanoseconds(int):
             raise ValueError("finer than a nanosecond")
         return cls(nanoseconds.numerator)
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return _read_by(cls.of)
-
     @property
     def timedelta(self) -> dt.timedelta:
         """The same as a `timedelta`, cut to microseconds."""
@@ -211,7 +213,7 @@ class Nanoseconds(int):
         return text or "0s"
 
 
-class Bytes(int):
+class Bytes(_Field, int):
     """A size: the number of its bytes, which prints as ``64KiB`` or ``1GiB`` when it is a round one."""
 
     @classmethod
@@ -223,10 +225,6 @@ class Bytes(int):
         if match is None:
             raise ValueError("not a size")
         return cls(int(match[1]) << (10 * " kmgt".index(match[2] or " ")))
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return _read_by(cls.of)
 
     def __str__(self) -> str:
         for unit, size in _SIZES:
@@ -251,7 +249,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-class Timestamp(str):
+class Timestamp(_Field, str):
     """A time, as RFC 3339 text with up to nine digits after the second.
 
     What a server wrote stays as it is. What a user gives becomes UTC. Compare by `nanoseconds`: the same moment can be
@@ -274,10 +272,6 @@ class Timestamp(str):
             raise ValueError("a time such as 2026-03-01T12:00:00Z")
         # As Go prints it: no zeros at the end of the fraction, and no point when nothing follows.
         return cls(rfc3339(time_nanoseconds(value)).removesuffix("Z").rstrip("0").rstrip(".") + "Z")
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return _read_by(cls.of)
 
     @property
     def nanoseconds(self) -> int:

@@ -59,8 +59,6 @@ class ObjectInfo:
         given = {field.name: getattr(meta, field.name) for field in fields(cls) if hasattr(meta, field.name)}
         known = {
             "size": Bytes(meta.size),
-            "headers": {name: tuple(values) for name, values in meta.headers.items()},
-            "metadata": dict(meta.metadata),
             "description": meta.description or "",
             "max_chunk_size": meta.options.max_chunk_size,
             "modified": Timestamp.of(stored.timestamp) if stored.timestamp else NEVER,
