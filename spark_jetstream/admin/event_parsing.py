@@ -83,9 +83,7 @@ def event_subjects(
     for template in kept if kinds else ():
         lacking = [name for name, value in given.items() if value is not None and f"{{{name}}}" not in template]
         if lacking:
-            raise OptionError(
-                f"events on {prefix}.{template} cannot be limited to one {lacking[0]}: their subject names none"
-            )
+            raise OptionError(f"events on {prefix}.{template} name no {lacking[0]}, so they cannot be limited to one")
     # Not `str.format`: a subject of the user may have braces.
     named = [template.replace("{stream}", stream or "*").replace("{consumer}", consumer or "*") for template in kept]
     return _without_overlap([f"{prefix}.{template}" for template in named])

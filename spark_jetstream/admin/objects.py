@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.assets import refuse_difference
@@ -446,23 +448,16 @@ def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
     return JetStreamError(text)
 
 
-def _headers(given: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]] | None:
-    """Return headers; a single text is a list of one. Raises `OptionError` for anything but text."""
-    if given is None:
-        return None
-    with suppress(AttributeError, TypeError):  # of what is no mapping, or no list
-        headers = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in given.items()}
-        if all(isinstance(text, str) for name, values in headers.items() for text in (name, *values)):
-            return headers
-    raise OptionError("headers must be a mapping of names to lists of text", option="headers")
+def _read(option: str, given: Any, form: str) -> Any:
+    """Return headers or metadata as a meta message has them, None for None. Raises `OptionError` for what has not."""
+    try:
+        return None if given is None else getattr(ObjectMeta.model_validate({"name": option, option: given}), option)
+    except ValidationError:
+        raise OptionError(f"{option} must be a mapping of {form}", option=option) from None
 
 
-def _metadata(given: Mapping[str, str] | None) -> dict[str, str] | None:
-    if given is None:
-        return None
-    if not (isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair)):
-        raise OptionError("metadata must be a mapping of text to text", option="metadata")
-    return dict(given)
+_headers = partial(_read, "headers", form="names to lists of text")
+_metadata = partial(_read, "metadata", form="text to text")
 
 
 class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -86,7 +86,7 @@ def _present(fields: Any) -> Any:
 
 def _values(given: Any) -> Any:
     """Return the values of a header as a tuple; some writers give one text instead of a list of one."""
-    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else given
 
 
 #: What becomes one token of a subject: a wildcard would match the messages of other objects.

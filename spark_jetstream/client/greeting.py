@@ -15,20 +15,15 @@ from spark_jetstream.protocol.server_info import InfoCheck
 _LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
 _QUIET = 1.0  # seconds that a server may be silent before it is asked
-_LONGEST_ANSWER = 4096  # bytes: /varz of nats-server begins with the port of its clients
 _MONITORING = re.compile(rb'HTTP/.*"server_id":.*?"port": ?(\d{1,5})\b', re.DOTALL)
 _WEBSOCKET = re.compile(rb"HTTP/.*\nsec-websocket-version:", re.DOTALL | re.IGNORECASE)
-_ALERT = b"\x15\x03"  # the first bytes of a TLS alert
 _MAY_PASS = re.compile(rb"-ERR|HTTP/\S+ 5|\s*$")  # what a proxy says while the server behind it is away
 
 
 class NotNats(ConnectionRefusedError):
-    """The peer does not speak NATS. An OSError, so that nats-py counts a failed attempt.
+    """The peer does not speak NATS. An OSError, so that nats-py counts a failed attempt."""
 
-    `final`: it speaks something else, so no attempt will succeed.
-    """
-
-    final = False
+    final = False  # whether it speaks something else, so that no attempt will succeed
 
 
 def not_nats(server: str, line: bytes, answer: bytes = b"", *, web: bool = False) -> NotNats:
@@ -40,7 +35,7 @@ def not_nats(server: str, line: bytes, answer: bytes = b"", *, web: bool = False
         what = "a WebSocket but needs a nats:// URL"
     elif not web and _WEBSOCKET.match(answer):
         what = "NATS but a WebSocket, which needs a ws:// URL"
-    elif line.startswith(_ALERT):
+    elif line.startswith(b"\x15\x03"):  # a TLS alert
         what = f"NATS but TLS, which needs {advice.TLS_FIRST}"
     shown = line.partition(b"\n")[0][:60].decode("utf-8", "replace").strip()
     error = NotNats(f"the server at {server} answered {shown!r}, which is not {what}")
@@ -50,17 +45,13 @@ def not_nats(server: str, line: bytes, answer: bytes = b"", *, web: bool = False
 
 async def answer_of(uri: ParseResult, patience: float) -> bytes:
     """Return how a server answers `_REQUEST`, over a connection of its own; nothing without an answer."""
-
-    async def ask() -> bytes:
-        reader, writer = await asyncio.open_connection(uri.hostname, uri.port)
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(uri.hostname, uri.port), patience / 2)
         try:
             writer.write(_REQUEST)
-            return await reader.read(_LONGEST_ANSWER)
+            return await asyncio.wait_for(reader.read(4096), patience / 2)
         finally:
             writer.transport.abort()
-
-    with contextlib.suppress(OSError, asyncio.TimeoutError):
-        return await asyncio.wait_for(ask(), patience)
     return b""
 
 
@@ -96,8 +87,7 @@ class Greeting:
     def check(self, line: bytes, *, plain: bool = False) -> bytes:
         """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
         if not line:
-            first = plain and not self.greeted
-            hint = f"; one that begins with TLS needs {advice.TLS_FIRST}" if first else ""
+            hint = f"; one that begins with TLS needs {advice.TLS_FIRST}" if plain and not self.greeted else ""
             raise NotNats(f"the server closed the connection{hint}")
         if self.greeted and line.startswith(b"PONG"):
             return line

@@ -235,7 +235,7 @@ class BulkTransport(TcpTransport):
         if hasattr(transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
             transport.max_size = _READ_SIZE
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
-        self._uri, self._patience = uri, connect_timeout
+        self._at = uri, connect_timeout
         self._greeting = Greeting(self._check, uri.netloc)
         self._bare_io_reader = self._io_reader = reader
         self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
@@ -279,9 +279,7 @@ class BulkTransport(TcpTransport):
         reader: Any = self._io_reader
         plain = not self._secured
         try:
-            if self._greeting.greeted:
-                return self._greeting.check(await reader.readline())
-            line = await first_line(reader, self._uri, self._patience, plain=plain)
+            line = await (reader.readline() if self._greeting.greeted else first_line(reader, *self._at, plain=plain))
             return self._greeting.check(line, plain=plain)
         except ValueError as error:  # for a line of more than `_READ_SIZE` bytes
             raise NotNats(f"the server sent a line of more than {_READ_SIZE:,} bytes, which is not NATS") from error
