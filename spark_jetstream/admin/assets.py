@@ -144,7 +144,7 @@ class Asset(Generic[Info]):
         """Raise `JetStreamError` when the server left out a part; of a consumer without a name it chooses the name."""
         lost = [change for change in differences(wanted, info.config) if change.field != "name" or change.wanted]
         if lost:
-            problem = f"the server has not taken all (on the server -> asked for): {'; '.join(map(str, lost))}"
+            problem = f"the server has not taken all of it (on the server -> asked for): {'; '.join(map(str, lost))}"
             raise JetStreamError(f"{self.what} was {done}, but {problem}")
 
 

@@ -263,11 +263,11 @@ CHUNKS = [b"abc", b"de"]
 @pytest.mark.parametrize(
     ("chunks", "fields", "said"),
     [
-        ([b"abc"], {}, "speaks of 2 chunks, and there are 1"),
-        ([], {}, "speaks of 2 chunks, and there are 0"),
-        ([*CHUNKS, b"f"], {}, "speaks of 2 chunks, and there are 3"),
-        ([b"abc", b"d"], {}, "speaks of 5 bytes, and its chunks hold 4"),
-        ([b"abc", b"def"], {}, "speaks of 5 bytes, and its chunks hold 6"),
+        ([b"abc"], {}, "says 2 chunks, and there are 1"),
+        ([], {}, "says 2 chunks, and there are 0"),
+        ([*CHUNKS, b"f"], {}, "says 2 chunks, and there are 3"),
+        ([b"abc", b"d"], {}, "says 5 bytes, and its chunks hold 4"),
+        ([b"abc", b"def"], {}, "says 5 bytes, and its chunks hold 6"),
         ([b"abc", b"dE"], {}, "has another digest"),
         ([b"de", b"abc"], {}, "has another digest"),
         (CHUNKS, {"digest": ""}, "the digest '' is not a SHA-256"),
