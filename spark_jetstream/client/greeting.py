@@ -15,6 +15,7 @@ from spark_jetstream.protocol.server_info import InfoCheck
 _LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
 _QUIET = 1.0  # seconds that a server may be silent before it is asked
+_HINT = f"; one that begins with TLS needs {advice.TLS_FIRST}"
 _MONITORING = re.compile(rb'HTTP/.*"server_id":.*?"port": ?(\d{1,5})\b', re.DOTALL)
 _WEBSOCKET = re.compile(rb"HTTP/.*\nsec-websocket-version:", re.DOTALL | re.IGNORECASE)
 _MAY_PASS = re.compile(rb"-ERR|HTTP/\S+ 5|\s*$")  # what a proxy says while the server behind it is away
@@ -70,7 +71,7 @@ async def first_line(reader: asyncio.StreamReader, uri: ParseResult, patience: f
                 raise not_nats(uri.netloc, answer, answer)
         await asyncio.wait([line], timeout=deadline.left)
         if not line.done():
-            raise NotNats(f"the server at {uri.netloc} accepts connections and says nothing")
+            raise NotNats(f"the server at {uri.netloc} accepts connections and says nothing{_HINT if plain else ''}")
         return await line
     finally:
         line.cancel()
@@ -87,8 +88,7 @@ class Greeting:
     def check(self, line: bytes, *, plain: bool = False) -> bytes:
         """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
         if not line:
-            hint = f"; one that begins with TLS needs {advice.TLS_FIRST}" if plain and not self.greeted else ""
-            raise NotNats(f"the server closed the connection{hint}")
+            raise NotNats(f"the server closed the connection{_HINT if plain and not self.greeted else ''}")
         if self.greeted and line.startswith(b"PONG"):
             return line
         if self.greeted and line.startswith(b"-ERR"):

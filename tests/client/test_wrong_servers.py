@@ -19,6 +19,7 @@ from spark_jetstream.errors import ConnectionFailed, JetStreamError, WrongServer
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease
+from tests.client.logins import SILENT
 from tests.support.calls import planned, writer_of
 from tests.support.command import run_command
 from tests.support.sinking import rows
@@ -132,7 +133,7 @@ def test_what_answers_is_named_at_once(ports: Ports, scheme: str, port: str, say
 @pytest.mark.parametrize(
     ("scheme", "port", "says"),
     [
-        ("nats", "silent", "the server at .* accepts connections and says nothing"),
+        ("nats", "silent", f"the server at .* accepts connections and says nothing{SILENT}"),
         ("ws", "silent", "no answer in time"),
         ("nats", "broken", "the server at .* answered 'HTTP/1.0 502 Bad Gateway', which is not NATS"),
         ("ws", "broken", "the server at .* answered 'HTTP/1.1 502', which is not NATS"),
