@@ -90,8 +90,7 @@ def _values(given: Any) -> Any:
 
 
 #: What becomes one token of a subject: a wildcard would match the messages of other objects.
-_TOKEN = r"^[^\s\x1c-\x1f.*>]*$"
-_Token = Annotated[str, Field(pattern=_TOKEN)]
+_Token = Annotated[str, Field(pattern=r"^[^\s\x1c-\x1f.*>]*$")]
 _Number = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 
@@ -106,7 +105,7 @@ class _Fields(BaseModel):
 class ObjectLink(_Fields):
     """What a link stands for: an object, or with an empty name a whole bucket."""
 
-    bucket: Annotated[str, Field(pattern=_TOKEN, min_length=1)]
+    bucket: Annotated[_Token, Field(min_length=1)]
     name: str = ""
 
 
@@ -131,7 +130,7 @@ class ObjectMeta(_Fields):
     size: _Number = 0
     chunks: _Number = 0
     digest: str = ""
-    headers: Mapping[str, Annotated[tuple[str, ...], BeforeValidator(_values)]] = {}
+    headers: Mapping[str, Annotated[Sequence[str], BeforeValidator(_values)]] = {}
     description: str | None = None
     metadata: Mapping[str, str] = {}
     options: ObjectOptions = ObjectOptions()

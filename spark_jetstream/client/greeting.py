@@ -61,8 +61,7 @@ async def first_line(reader: asyncio.StreamReader, uri: ParseResult, patience: f
 
     A NATS server speaks first, most others wait for a request: a silent one is asked what it is, unless TLS has begun.
     """
-    # The error for a silent server must come before that of nats-py, which waits for `patience` seconds.
-    deadline, line = Deadline(0.9 * patience), asyncio.ensure_future(reader.readline())
+    deadline, line = Deadline(0.9 * patience), asyncio.ensure_future(reader.readline())  # before nats-py gives up
     try:
         await asyncio.wait([line], timeout=min(_QUIET, patience / 4))
         if plain and not line.done():

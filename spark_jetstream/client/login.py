@@ -78,17 +78,17 @@ class Login:
 
     async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool) -> None:
         """Connect within `patience` seconds, or raise why that is not possible: see `Connection.open`."""
-        servers, seconds = list(self.options.servers), self.options.connect_timeout
+        count, seconds = len(self.options.servers), self.options.connect_timeout
         self._starting = starting
         if patience <= seconds:  # the caller does not wait for the end of an outage
             self._tolerance = 0.0
         self.client.read_login = functools.partial(connect_arguments, self.options, resolve=find_file)
         attempt = asyncio.ensure_future(
             self.client.connect(
-                servers=servers,
+                servers=list(self.options.servers),
                 name=CONNECTION,
                 # Seconds; a float will do. A silent server leaves time for the others, and for its error.
-                connect_timeout=_SHARE * max(seconds / len(servers), min(seconds, _LEAST)),  # type: ignore[arg-type]
+                connect_timeout=_SHARE * max(seconds / count, min(seconds, _LEAST)),  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]
                 ping_interval=20,

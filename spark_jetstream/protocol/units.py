@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -48,17 +47,11 @@ _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-class _Field:
-    """A type that fields of models can have, which read it with `of`."""
+def _read_by(kind: Any, source: Any, handler: Any) -> CoreSchema:
+    """Return the schema of a field of this type, which its method ``of`` reads."""
+    from pydantic_core import core_schema  # noqa: PLC0415  # `spark-jetstream --help` has no use for it
 
-    __slots__ = ()
-    of: Callable[[Any], Any]
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        from pydantic_core import core_schema  # noqa: PLC0415  # `spark-jetstream --help` has no use for it
-
-        return core_schema.no_info_plain_validator_function(cls.of)
+    return core_schema.no_info_plain_validator_function(kind.of)
 
 
 def shown(value: object) -> str:
@@ -171,7 +164,7 @@ def rfc3339(nanoseconds: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
-class Nanoseconds(_Field, int):
+class Nanoseconds(int):
     """A duration: the number of its nanoseconds, which prints as ``1h30m``, ``1.5s`` or ``250ms``."""
 
     @classmethod
@@ -195,6 +188,8 @@ class Nanoseconds(_Field, int):
             raise ValueError("finer than a nanosecond")
         return cls(nanoseconds.numerator)
 
+    __get_pydantic_core_schema__ = classmethod(_read_by)
+
     @property
     def timedelta(self) -> dt.timedelta:
         """The same as a `timedelta`, cut to microseconds."""
@@ -213,7 +208,7 @@ class Nanoseconds(_Field, int):
         return text or "0s"
 
 
-class Bytes(_Field, int):
+class Bytes(int):
     """A size: the number of its bytes, which prints as ``64KiB`` or ``1GiB`` when it is a round one."""
 
     @classmethod
@@ -225,6 +220,8 @@ class Bytes(_Field, int):
         if match is None:
             raise ValueError("not a size")
         return cls(int(match[1]) << (10 * " kmgt".index(match[2] or " ")))
+
+    __get_pydantic_core_schema__ = classmethod(_read_by)
 
     def __str__(self) -> str:
         for unit, size in _SIZES:
@@ -249,7 +246,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-class Timestamp(_Field, str):
+class Timestamp(str):
     """A time, as RFC 3339 text with up to nine digits after the second.
 
     What a server wrote stays as it is. What a user gives becomes UTC. Compare by `nanoseconds`: the same moment can be
@@ -272,6 +269,8 @@ class Timestamp(_Field, str):
             raise ValueError("a time such as 2026-03-01T12:00:00Z")
         # As Go prints it: no zeros at the end of the fraction, and no point when nothing follows.
         return cls(rfc3339(time_nanoseconds(value)).removesuffix("Z").rstrip("0").rstrip(".") + "Z")
+
+    __get_pydantic_core_schema__ = classmethod(_read_by)
 
     @property
     def nanoseconds(self) -> int:

@@ -63,7 +63,7 @@ WRONG = [
     ("kv update usage a x", "--revision"),
     ("kv edit usage", "say what to change"),
     ("object put usage -", "what comes from standard input needs a name"),
-    ("object put usage {json} -H nothing --force", "nothing is no 'Name: value'"),
+    ("object put usage {json} -H nothing --force", "nothing is not 'Name: value'"),
     ("object put usage {json} --metadata nothing --force", "nothing is not name=value"),
     ("object put usage {json} --chunk-size much --force", "much is not a size such as 64k"),
     ("object get usage a/..", "cannot be the name of a file"),

@@ -6,8 +6,9 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -67,7 +68,8 @@ def _listener(greeting: bytes, leaving: ExitStack) -> int:
             except OSError:
                 return
             leaving.callback(wire.close)
-            wire.sendall(greeting)
+            with suppress(OSError):
+                wire.sendall(greeting)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -177,7 +179,9 @@ def test_every_use_fails_alike(ports: Ports, use: Callable[[dict[str, str]], obj
     assert type(caught.value) is WrongServer
 
 
-def test_a_command_ends_with_3(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_ends_with_3(ports: Ports, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

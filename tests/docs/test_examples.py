@@ -109,7 +109,7 @@ def test_the_pipeline_fills_its_table_and_its_sink_once(url: str, tmp_path: Path
     text = specification.read_text()
     assert DEFAULT_URL in text
     assert FOLDER in text
-    specification.write_text(text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path)))
+    specification.write_text(text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path / "storage")))
     # As docs/pipelines.md says: Spark's default catalog forgets the tables, and the second run would fail.
     catalog = "spark.sql.catalogImplementation=hive"
     command: list[str | Path] = [Path(sys.executable).with_name("spark-pipelines"), "run", "--conf", catalog]
