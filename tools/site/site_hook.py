@@ -14,7 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "notebooks"
 FIRST = ("/index.md", "/quickstart.ipynb")
 
 
