@@ -95,7 +95,7 @@ def run_page(page: str, server: NatsServer, folder: Path) -> dict[str, Any]:
     found = re.findall(r"^```(python|sh)\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert found
     for language, block in found:
-        text = block
+        text = block.replace("\\\n", "")
         for said, meant in replaced.items():
             text = text.replace(said, meant)
         if language == "python":

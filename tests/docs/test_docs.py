@@ -233,6 +233,9 @@ def test_code_blocks_parse(page: Path) -> None:
     assert set(marks[::2]) <= {"", "python", "sh", "text", "conf", "json", "yaml", "sql", "dockerfile", "proto"}
     assert set(marks[1::2]) <= {""}
     assert len(marks) % 2 == 0
+    # What the column of the site shows without scrolling.
+    code = [block for language in ("python", "sh", "sql") for block in blocks(page, language)]
+    assert [line for block in code for line in block.text.splitlines() if len(line) > 84] == []
     for block in blocks(page, "python"):
         ast.parse(block.text, f"{page.name}, block at line {block.line}")
     for block in blocks(page, "json"):
