@@ -15,7 +15,6 @@ from spark_jetstream.admin.models.events import EVENT_TYPES
 from spark_jetstream.cli import main
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.testing import NatsServer
-from tests.docs.references import commands_markdown
 from tests.support.command import succeed
 from tests.support.publish import Message, Publisher
 
@@ -69,11 +68,6 @@ def test_the_tables_have_every_command() -> None:
     named = re.findall(r"`([a-z][a-z -]*[a-z])", TEXT + BUCKETS)
     missing = {each for each in commands() if not any(re.match(rf"{each}($| )", name) for name in named)}
     assert missing == {"demo", "server"}
-
-
-def test_the_reference_of_commands_is_current() -> None:
-    written = (DOCS / "commands.md").read_text("utf-8")
-    assert written == commands_markdown(), "run `python -m tests.docs.references commands > docs/commands.md`"
 
 
 def test_the_page_says_which_subjects_are_new() -> None:
