@@ -58,6 +58,21 @@ def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     assert list(site_hook.dead_links(tmp_path)) == [("page/index.html", link) for link in dead]
 
 
+def test_readers_get_the_newest_release_and_may_choose_another_version(tmp_path: Path) -> None:
+    def joined(*versions: str) -> tuple[list[str], str]:
+        for version in versions:
+            (tmp_path / version).mkdir()
+            (tmp_path / version / "404.html").write_text(version)
+        run_python(ROOT / ".ci" / "site_versions.py", tmp_path, cwd=tmp_path)
+        first = re.search('url=(.*?)/"', (tmp_path / "index.html").read_text())
+        assert first
+        assert (tmp_path / "404.html").read_text() == first[1]
+        return [entry["version"] for entry in json.loads((tmp_path / "versions.json").read_text())], first[1]
+
+    assert joined("dev") == (["dev"], "dev")
+    assert joined("0.9.0", "0.10.0", "0.10.0rc1") == (["0.10.0", "0.10.0rc1", "0.9.0", "dev"], "0.10.0")
+
+
 @pytest.mark.full
 def test_a_notebook_runs_again_only_if_spark_did_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -115,5 +130,6 @@ def test_the_site_builds_and_describes_every_public_name(tmp_path: Path) -> None
     # A reader's browser asks no other host for scripts, styles, fonts or images.
     asking = re.compile(
         r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?https?://(?!spark-jetstream\.github\.io/)"
+        r'|data-md-component="?source\b'  # the theme's script would ask the code host for numbers of the repository
     )
     assert [page for page in tmp_path.rglob("*.html") if asking.search(page.read_text(encoding="utf-8"))] == []
