@@ -181,7 +181,8 @@ def throughput(tables: Tables) -> Figure:
     for axes, rows, what in zip(panels, (read, written), ("read", "written"), strict=True):
         for y, (_, spread, colour) in enumerate(rows):
             axes.barh(y, spread.median, 0.7, xerr=_errors([spread]), color=colour, capsize=_CAP, error_kw={"lw": 1})
-            axes.text(spread.most, y, f"   {spread.median:,.0f}", va="center")
+            label = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{spread.median:,.0f}", (spread.most, y), **label)
         axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         axes.invert_yaxis()
         axes.margins(x=0.2)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import posixpath
@@ -37,9 +38,6 @@ FIRST = ("/index.md", "/quickstart.ipynb")
 FIRST_STEPS = "first-steps.md"
 SECTIONS = ("The first ten minutes", "Install", "Rows")
 """The sections of the README that are on the page `FIRST_STEPS`."""
-WEIGHTS = {"options.md": 10, "api/": 0.5}
-"""By what the search multiplies the score of pages. Many options are called by words that all pages use."""
-
 _log = logging.getLogger("mkdocs.hooks.site")
 _run = tempfile.TemporaryDirectory(prefix="spark-jetstream-site-")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
@@ -109,10 +107,7 @@ def _expanded(entries: list[Any], pages: list[str]) -> Iterator[Any]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Weigh the page for the search, and let links to files at the code host lead to their pages of the site."""
-    for place, weight in WEIGHTS.items():
-        if page.file.src_uri.startswith(place):
-            page.meta["search"] = {"boost": weight}
+    """Let links to files at the code host lead to their pages of the site."""
 
     def on_site(link: re.Match[str]) -> str:
         uri = {"README.md": FIRST_STEPS}.get(link[1], link[1].removeprefix("docs/"))
@@ -138,7 +133,8 @@ def _breakable(name: re.Match[str]) -> str:
 
 def _labelled(table: str) -> str:
     """Give the cells of a table of three or more columns the title of their column: phones show rows as lists."""
-    titles = [re.sub("<.*?>", "", title).replace('"', "&quot;") for title in re.findall("(?s)<th.*?>(.*?)</th>", table)]
+    heads = re.findall(r"(?s)<th\b.*?>(.*?)</th>", table)
+    titles = [re.sub("<.*?>", "", head).replace('"', "&quot;") for head in heads]
     if len(titles) < 3:
         return table
     title = itertools.cycle(titles)
@@ -150,9 +146,23 @@ def _labelled(table: str) -> str:
 
 @event_priority(-100)  # after everything that writes pages
 def on_post_build(config: MkDocsConfig) -> None:
-    """Warn of links that lead nowhere."""
-    for page, link in dead_links(Path(config.site_dir)):
+    """Weigh the search, and warn of links that lead nowhere."""
+    site = Path(config.site_dir)
+    index = site / "search" / "search_index.json"
+    index.write_text(json.dumps(_weighed(json.loads(index.read_text("utf-8")))), encoding="utf-8")
+    for page, link in dead_links(site):
         _log.warning("%s has a link to %s, which does not exist", page, link)
+
+
+def _weighed(index: dict[str, Any]) -> dict[str, Any]:
+    """Let an option come first if its whole name is searched for: many names are words that all pages use."""
+    for section in index["docs"]:
+        if section["location"].startswith("options/#") and section["title"][0].islower():
+            # The shorter a name, the more other pages use it; and `ensureStream` is before `ensureStreamOnConflict`.
+            section["boost"] = 300 / len(section["title"]) ** 2
+        elif section["location"].startswith("api/"):
+            section["boost"] = 0.5
+    return index
 
 
 def dead_links(site: Path) -> Iterator[tuple[str, str]]:
