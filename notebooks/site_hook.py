@@ -149,7 +149,8 @@ def on_post_build(config: MkDocsConfig) -> None:
     """Weigh the search, and warn of links that lead nowhere."""
     site = Path(config.site_dir)
     index = site / "search" / "search_index.json"
-    index.write_text(json.dumps(_weighed(json.loads(index.read_text("utf-8")))), encoding="utf-8")
+    weighed = _weighed(json.loads(index.read_text("utf-8")))
+    index.write_text(json.dumps(weighed, separators=(",", ":")), encoding="utf-8")
     for page, link in dead_links(site):
         _log.warning("%s has a link to %s, which does not exist", page, link)
 
