@@ -12,12 +12,11 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import yaml
 from mkdocs.exceptions import PluginError
 
-from notebooks import site_hook
+from notebooks import build, site_hook
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from tests.support.jobs import run_python
 from tests.support.pages import blocks
@@ -85,7 +84,7 @@ def test_a_notebook_runs_again_only_if_spark_did_not_start(
         ("spark.read.load()", None),
     ):
         failing = f"import os\nif not os.path.exists('{cell}'):\n    os.mkdir('{cell}')\n    raise OSError('no port')"
-        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"{failing}\nprint('done')")]), path)
+        path.write_text(build.text_of(f"{build.FIRST_LINE}{failing}\nprint('done')"), encoding="utf-8")
         caplog.clear()
         if message:
             assert site_hook.executed(path).cells[0].outputs[0].text == "done\n"
