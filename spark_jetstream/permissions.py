@@ -155,6 +155,14 @@ def read(names: Names, why: str = "a consumer for each task", cases: tuple[str, 
     yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
     yield from _creating(names, "*", why, cases)
     yield from _using(names, "its messages", "when the task is done")
+    if names.subjects is None:  # it allows to see all messages of the stream
+        yield _compared(names)
+
+
+def _compared(names: Names) -> Permission:
+    """Return the permission for asking the leader after a consumer has found nothing more."""
+    without = "a consumer on a replica that lags may leave out the last messages"
+    return Permission(names.api(jsapi.MESSAGE_GET), "whether the leader has more than a consumer", without=without)
 
 
 def _using(names: Names, messages: str, done: str) -> Lines:
@@ -214,6 +222,7 @@ def kv_read(names: Names) -> Lines:
 def object_read(names: Names) -> Lines:
     bucket = _objects(names)
     yield from read(bucket, "consumers for the list of objects")
+    yield _compared(bucket)
     chunks = [objects.chunk_subject(names.bucket, "*")]
     for filters, why in ((chunks, "a consumer for the content of one"), ([], "a consumer for the content of several")):
         create = jsapi.consumer_create(names.prefix, bucket.stream, "*", filters)

@@ -18,13 +18,11 @@ from spark_jetstream.admin.consumers import stored_messages
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
-from spark_jetstream.client.connection import Connection
-from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError, PermissionDenied
+from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError
 from spark_jetstream.protocol.conventions import ADMIN_READER
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import shown
 from spark_jetstream.streams.latest import END, read_list
-from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import PullSettings, RangeReader
 from spark_jetstream.streams.session import Ends
 
@@ -70,7 +68,7 @@ def watch(
 
     def messages() -> Iterator[StoredMessage | None]:
         try:
-            yield from (_latest if begin == "latest" else _present)(api, part, how, info)
+            yield from _present(api, part, how, begin, info)
             if follow:
                 rest = replace(part, first=part.end, end=END)
                 yield from _follow(api, rest, how, info, math.inf if timeout is None else timeout)
@@ -83,34 +81,15 @@ def watch(
     return messages()
 
 
-def _present(api: Api, part: SequenceRange, how: PullSettings, info: StreamInfo) -> Iterator[StoredMessage]:
-    """Return what a stream has. A consumer on a replica that lags may not know all of it, so the leader is asked."""
-    subjects = (part.subjects or (">",)) if info.config.num_replicas > 1 else ()
-
-    def confirm(connection: Connection, sequence: int) -> bool:
-        try:
-            following = [next_message(connection, part.stream, subject, sequence) for subject in subjects]
-        except PermissionDenied:
-            return False
-        if any(message is not None and message.sequence < part.end for message in following):
-            raise ConsumerLost("a replica that lags says that there is nothing more")
-        return True
-
-    policy = how.policy(heartbeat=_SOON, quiet_heartbeats=1)
-    for run in RangeReader(api.connect, part, how, LABEL, policy, confirm=confirm).read():
+def _present(
+    api: Api, part: SequenceRange, how: PullSettings, begin: Begin, info: StreamInfo
+) -> Iterator[StoredMessage]:
+    """Return what a stream has, or the last message of each subject without those that are overwritten before."""
+    # Without replicas the consumer knows where the stream ends; else the leader is asked.
+    alone, policy = info.config.num_replicas == 1, how.policy(heartbeat=_SOON, quiet_heartbeats=1)
+    reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=lambda _, __: alone)
+    for run in read_list(api.connect, part, how, LABEL) if begin == "latest" else reader.read():
         yield from stored_messages(run.frames, run.acks, part.stream)
-
-
-def _latest(api: Api, part: SequenceRange, how: PullSettings, info: StreamInfo) -> Iterator[StoredMessage]:
-    """Return the last message of each subject, without those that are overwritten before they come."""
-    last = 0
-    for run in read_list(api.connect, part, how, LABEL):
-        last = int(run.sequences[-1])
-        yield from stored_messages(run.frames, run.acks, part.stream)
-    if info.config.num_replicas > 1:
-        # The list of a replica that lags ends too early.
-        rest = {message.subject: message for message in _present(api, replace(part, first=last + 1), how, info)}
-        yield from sorted(rest.values(), key=lambda message: message.seq)
 
 
 def _follow(

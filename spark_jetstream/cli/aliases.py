@@ -24,6 +24,7 @@ COMMANDS: Table = {
     },
     "account": {"nfo": "info", "report": "info"},
     "context": {"list": "ls"},
+    "check": {"conn": "connection", "raft": "meta"},
     "stream": {**_CHANGES, **_LOOKS, "cp": "copy", "subj": "subjects", "rmm": "delete-msg", "snapshot": "backup"},
     "consumer": {**_CHANGES, **_LOOKS, "cp": "copy", "state": "info"},
     "kv": {"new": "add", "list": "ls", "status": "info", "view": "info"},
@@ -33,7 +34,6 @@ COMMANDS: Table = {
 COMMAND_HINTS: Table = {
     "": {
         "sub": "stream get and consumer next print messages, kv watch and object watch changes",
-        "check": "doctor checks servers and permissions, lag what waits",
         "top": "lag --watch shows what waits",
     },
     "context": dict.fromkeys(

@@ -17,6 +17,7 @@ try:
     from spark_jetstream.cli.account import account
     from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
     from spark_jetstream.cli.bench import group as bench
+    from spark_jetstream.cli.check import checks
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.context import contexts, rtt
     from spark_jetstream.cli.doctor import doctor
@@ -86,7 +87,7 @@ def demo(
     raise typer.Exit(code)
 
 
-for group in (server, account, streams, consumers, pub, kv, objects, lag, events, doctor, bench, contexts, rtt):
+for group in (server, account, streams, consumers, pub, kv, objects, lag, checks, events, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
 

@@ -41,13 +41,21 @@ class Credentials(UserString):
         return "Credentials('**********')"
 
     @property
+    def expires(self) -> int:
+        """When the JWT expires, in seconds since the epoch; 0 for never. Raises `OptionError` if it cannot be read."""
+        payload = self.data.split(".")[1]
+        try:
+            expires = json_object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))).get("exp")
+        except ValueError:
+            raise OptionError("the credentials hold a JWT that cannot be read") from None
+        return expires if isinstance(expires, int) and expires > 0 else 0
+
+    @property
     def ended(self) -> str:
         """When the JWT expired, as the end of a sentence; empty if it has not, or cannot be read."""
-        payload = self.data.split(".")[1]
-        with suppress(ValueError):
-            expires = json_object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))).get("exp")
-            if isinstance(expires, int) and 0 < expires <= time.time():
-                return time.strftime(": their JWT expired at %Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
+        with suppress(OptionError):
+            if 0 < self.expires <= time.time():
+                return time.strftime(": their JWT expired at %Y-%m-%dT%H:%M:%SZ", time.gmtime(self.expires))
         return ""
 
 

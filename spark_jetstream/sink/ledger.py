@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.requests import Connect, Requests
+from spark_jetstream.client.requests import Connect, Requests, settled_info
 from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.conventions import ledger_label
@@ -307,7 +307,10 @@ class Ledger:
         self._patterns[state.name] = subject_pattern(state.subjects)
 
     def _state(self, name: str) -> StreamSummary:
-        return self._requests.stream(name, f"read the state of stream {name}, which delivery exactly-once needs")
+        context = f"read the state of stream {name}, which delivery exactly-once needs"
+        state = self._requests.stream(name, context)
+        # A server that led the stream before names an end that is too early.
+        return state if state.followed else self._requests.call(partial(settled_info, name=name, context=context))
 
     # The entry
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests, stream_info
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied, ServerBusy
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, NoResponders, PermissionDenied, ServerBusy
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
 from spark_jetstream.protocol.conventions import plan_consumer
@@ -100,7 +100,9 @@ def probe_of(requests: Requests, stream: str, filters: tuple[str, ...], *, direc
 class ConsumerProbe(StreamProbe):
     """A `StreamProbe` whose answers come from consumers; it may also raise `ConsumerLost`.
 
-    It needs the permissions of a reader: STREAM.INFO, CONSUMER.CREATE and MSG.NEXT.
+    It needs the permissions of a reader: STREAM.INFO, CONSUMER.CREATE and MSG.NEXT. A consumer has one replica, which
+    may lag, so where it finds no message, or the last one, the leader has the last word (STREAM.MSG.GET); unless the
+    account may not ask it. Counts may be too low.
     """
 
     direct = False
@@ -111,11 +113,14 @@ class ConsumerProbe(StreamProbe):
         self._sees_all = True
         #: Whether the account may get single messages; false once it was refused.
         self._gets = True
+        #: Whether the stream has several replicas, as `check` saw it last.
+        self._replicated = False
         #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
         self._left_to_stream: dict[str, Any] = {}
 
     def check(self, state: StreamSummary) -> None:
-        """Return: every stream has consumers."""
+        """Note what the stream is like; every stream has consumers."""
+        self._replicated = state.num_replicas > 1
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`."""
@@ -133,6 +138,13 @@ class ConsumerProbe(StreamProbe):
         found = self.peek(sequence)
         return found[1] if found is not None and found[0] == sequence else None
 
+    def last(self) -> tuple[int, int] | None:
+        """See `StreamProbe.last`."""
+        last = super().last()
+        if last is not None and self._by_leader(self._filters, sequence=last[0] + 1) is not None:
+            return self._by_leader(self._filters)
+        return last
+
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """See `StreamProbe.first_of_all_after`."""
         if self._sees_all:
@@ -147,10 +159,23 @@ class ConsumerProbe(StreamProbe):
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
         if "sequence" in start:
-            return self._ask(filters, {"start_sequence": start["sequence"]})[1]
-        if "nanoseconds" in start:
-            return self._ask(filters, {"start_time": rfc3339(start["nanoseconds"])})[1]
-        return self._ask(filters, {"last": True})[1]
+            found = self._ask(filters, {"start_sequence": start["sequence"]})[1]
+        elif "nanoseconds" in start:
+            found = self._ask(filters, {"start_time": rfc3339(start["nanoseconds"])})[1]
+        else:
+            found = self._ask(filters, {"last": True})[1]
+        return self._by_leader(filters, **start) if found is None else found
+
+    def _by_leader(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
+        """Return what the leader of a stream with several replicas finds; None also if the account may not ask it."""
+        if not (self._replicated and self._gets):
+            return None
+        try:
+            return DirectProbe(self._requests, self._stream, ())._find(filters, **start)
+        except (PermissionDenied, NoResponders) as error:
+            log.info("stream %s: %s; consumers have the last word", self._stream, error)
+            self._gets = False
+            return None
 
     def _ask(
         self, filters: tuple[str, ...], start: Mapping[str, Any], *, look: bool = True

@@ -26,18 +26,19 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.requests import Connect
-from spark_jetstream.errors import DataLossError, JetStreamError, NoResponders, PermissionDenied, StreamNotFound
+from spark_jetstream.errors import DataLossError, JetStreamError, NoResponders, PermissionDenied
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames
-from spark_jetstream.streams.lookup import next_message
+from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.pull import (
     PullSettings,
     RangeReader,
     checked,
+    leader_has,
     look,
     read_range,
     through_outages,
@@ -155,15 +156,20 @@ def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], Strea
 
 def next_at_leader(connection: Connection, stream: str, subject: str | None, sequence: int) -> int | None:
     """Ask the leader for the first matching message from a sequence on; return its sequence, None if there is none."""
+    with _leader_needed(stream):
+        return next_sequence(connection, stream, (subject,) if subject else (), sequence)
+
+
+@contextlib.contextmanager
+def _leader_needed(stream: str) -> Iterator[None]:
     try:
-        message = next_message(connection, stream, subject or ">", sequence)
+        yield
     except PermissionDenied as error:
         raise PermissionDenied(
             f"{error}; only the leader can say where stream {stream} ends, since any replica or mirror may answer a "
             "direct get",
             subject=error.subject,
         ) from None
-    return None if message is None else message.sequence
 
 
 def not_the_stream(stream: str, mirror: str) -> MirrorAnswered:
@@ -294,17 +300,10 @@ class _FilterReader:
         check_ending(ending, stream, partial(look, connection, self.part, self.part.first))
         if (ending.last or 0) != self.last:
             raise AnswerRejected("messages of an answer were lost on the way")
-        try:
-            sequence = next_at_leader(connection, stream, self.subject, position)
-            if sequence is None or sequence >= self.part.end:
-                state = self.whole.look(connection)
-                if sequence is None and state.clustered:
-                    # A server that led the stream before may have said so.
-                    sequence = next_at_leader(connection, stream, self.subject, position)
-        except StreamNotFound as error:
-            look(connection, self.part, self.part.first)
-            raise AnswerRejected(f"{error}, which exists") from None
-        if sequence is None or sequence >= self.part.end:
+        with _leader_needed(stream):
+            subjects, again = (self.subject,) if self.subject else (), partial(self.whole.look, connection)
+            sequence = leader_has(connection, self.part, subjects, position, again)
+        if sequence is None:
             self.next = self.part.end
             return
         # Nothing matches in front of that one.

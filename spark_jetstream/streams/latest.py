@@ -9,6 +9,8 @@ only subjects that have not come yet. docs/buckets.md has the promise ("The tabl
   reader continues it after an outage. Otherwise it is the list of a consumer that delivers `last_per_subject`.
 - The reader keeps a hash of each subject (`hashing.HashSet`); nothing else grows.
 - A bucket that is deleted, or created again, is an error also where a loss is accepted.
+- A replica that lags may have messages which newer ones had replaced before the read began. The newer ones come too,
+  since the leader says that they are missing; a subject that came twice is an error.
 - Only a consumer says where the stream ends, however fast others write (docs/buckets.md, "The table").
 
 What the readers rely on (nats-server 2.15.1: server/consumer.go, `getNextMsg`, `loopAndGatherMsgs`, `processWaiting`):
@@ -56,7 +58,7 @@ def read_list(connect: Connect, part: SequenceRange, settings: PullSettings, lab
     """
     # After a message of the list was removed, and maybe more, a new list lacks them all.
     policy = settings.policy(Ends.LIST, heartbeat=_HEARTBEAT, quiet_heartbeats=1)
-    return RangeReader(connect, part, settings, label, policy, confirm=lambda _, __: True).read()
+    return RangeReader(connect, part, settings, label, policy).read()
 
 
 def _ends_with(state: StreamSummary) -> Callable[[Connection, int], bool]:
@@ -122,6 +124,12 @@ class _TableReader:
             yield messages
         came = np.frombuffer(present, np.uint64)
         came.sort()
+        unique = not self.rolled_up or not self.direct
+        if unique and state.num_replicas > 1 and (came[1:] == came[:-1]).any():
+            raise OutageError(
+                f"stream {self.part.stream} was read from a replica that lags: it still had messages that newer ones "
+                "have replaced; read it again"
+            )
         later = HashSet()
         # A reader that takes longer for the second part than for the first one is slower than the writers.
         patience = Deadline(time.monotonic() - begun + self.settings.retry_timeout)

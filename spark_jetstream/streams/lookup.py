@@ -59,6 +59,12 @@ def next_message(
     return _message(connection, stream, jsapi.request_body(seq=sequence, next_by_subj=subject), context, prefix)
 
 
+def next_sequence(connection: Connection, stream: str, subjects: Sequence[str], sequence: int) -> int | None:
+    """Return the sequence of the first message on one of the subjects (or filters; none: all) from a sequence on."""
+    following = (next_message(connection, stream, subject, sequence) for subject in subjects or (">",))
+    return min((message.sequence for message in following if message is not None), default=None)
+
+
 def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> RawMessage | None:
     """Return the first message on a subject (or filter) stored at a time (ns) or later, or None."""
     time_text = rfc3339(nanoseconds)

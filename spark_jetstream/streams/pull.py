@@ -7,8 +7,10 @@ position in the stream, and decides what is lost. Each of its attempts reads wit
 | the session returns | the reader |
 |---|---|
 | `Delivered` | hands out what is in the range, and moves `next` past it |
-| `EndOfRange` | ends the range if enough messages came, its `confirm` agrees, or three consumers in a row said so |
-| `EndOfRange`, not enough of that; or not certain | asks another consumer, after a pause |
+| `EndOfRange` | ends the range if its `confirm` agrees, or the stream's leader has nothing more either |
+| `EndOfRange`, and the leader has more | raises an error that may pass: the consumer is on a replica that lags |
+| `EndOfRange`, and the account may not ask | ends the range if enough messages came, or the third consumer says so |
+| `EndOfRange` that is not certain | asks another consumer, after a pause |
 | `Lost` | raises the error |
 
 | an attempt | `through_outages` |
@@ -25,8 +27,9 @@ import contextlib
 import logging
 import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from spark_jetstream.client.connection import Connection
@@ -39,6 +42,7 @@ from spark_jetstream.errors import (
     ConsumerLost,
     DataLossError,
     JetStreamError,
+    NoResponders,
     OutageError,
     PermissionDenied,
     StreamNotFound,
@@ -48,6 +52,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
+from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.session import EndOfRange, Ends, Lost, Policy, PullSession
 
 log = logging.getLogger(__name__)
@@ -55,7 +60,7 @@ log = logging.getLogger(__name__)
 Run_co = TypeVar("Run_co", covariant=True)
 Messages = TypeVar("Messages", bound=MessageRun)
 
-_CONFIRMATIONS = 3  # consumers that must find nothing before messages that were planned are taken to be gone
+_CONFIRMATIONS = 3  # consumers that must find nothing, where the leader cannot be asked
 
 #: Error code -> the setting of a consumer that the stream wants to decide itself.
 _LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
@@ -185,7 +190,7 @@ class RangeReader:
 
     With `Ends.LIST` in `policy` it reads the last message of each subject in a range that begins at 1 and ends where
     the stream does: a consumer that replaces a lost one delivers its list from the beginning, and what came is skipped.
-    It has fourteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
+    It has fifteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
     """
 
     def __init__(
@@ -202,7 +207,8 @@ class RangeReader:
     ) -> None:
         """Read ``part``; the names of the consumers begin with ``label``.
 
-        ``confirm`` says whether nothing matches from a sequence on, after a consumer said so; or raises `ConsumerLost`.
+        ``confirm`` says, after a consumer has nothing from a sequence on, that this ends the range whatever the leader
+        has.
         ``check`` is called after each consumer was created, and raises what ends the read. ``confirming`` has the
         pauses between two consumers that find nothing.
         """
@@ -218,7 +224,9 @@ class RangeReader:
         self._confirm = confirm
         self._check = check
         self._confirming = confirming or Backoff(0.1, 1.0)
-        #: Consumers in a row that found nothing from `next` on; back to 0 with each message.
+        #: Whether the account may ask the leader for single messages; false once it was refused.
+        self._asks_leader = True
+        #: Consumers in a row that found nothing from `next` on, without the leader; back to 0 with each message.
         self._nothing = 0
         #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
         self._left_to_stream: dict[str, Any] = {}
@@ -363,15 +371,56 @@ class RangeReader:
         return Delivered(inner, Acks(inner), sequences[first:end])
 
     def _nothing_more(self, connection: Connection) -> None:
-        """Note that a consumer has nothing from `next` on, and end the range if nothing is missing."""
-        expected = self.part.count
-        if (expected is not None and self.count >= expected) or self._confirm(connection, self.next):
+        """End the range after a consumer has nothing from `next` on, unless that consumer lacks messages."""
+        if self._confirm(connection, self.next) or self._is_complete(connection):
             self.next = self.part.end
-            return
+
+    def _is_complete(self, connection: Connection) -> bool:
+        """Whether the stream has nothing more of the range either. Raises `ConsumerLost` if the leader has more.
+
+        A consumer has one replica, on any server of the stream: on one that was restarted it knows only what this
+        server has fetched so far.
+        """
+        part, again = self.part, partial(look, connection, self.part, self.next)
+        if self._asks_leader:
+            try:
+                first = leader_has(connection, part, part.subjects, self.next, again)
+            except (PermissionDenied, NoResponders) as error:
+                log.info("stream %s: %s; other consumers are asked", part.stream, error)
+                self._asks_leader = False
+            else:
+                if first is None:
+                    return True
+                raise ConsumerLost(f"a replica that lags does not have message {first} (yet), which the leader has")
+        if self._policy.ends is Ends.LIST or (part.count is not None and self.count >= part.count):
+            return True
         self._nothing += 1
-        # A replica that lags says the same: the reader asks again, with a new consumer.
-        if self._nothing >= _CONFIRMATIONS:
-            self.next = self.part.end
+        return self._nothing >= _CONFIRMATIONS
+
+
+def leader_has(
+    connection: Connection,
+    part: SequenceRange,
+    subjects: Sequence[str],
+    position: int,
+    look_again: Callable[[], StreamSummary],
+) -> int | None:
+    """Return the first sequence of a range, from a position on, that its stream's leader has on one of the subjects.
+
+    None: there is none. In a cluster a second answer must say so, after another look at the stream: the first one may
+    be that of a server which led before. Raises what `Connection.api` and ``look_again`` raise.
+    """
+
+    def ask() -> int | None:
+        sequence = next_sequence(connection, part.stream, subjects, position)
+        return None if sequence is None or sequence >= part.end else sequence
+
+    try:
+        first = ask()
+        return ask() if first is None and look_again().clustered else first
+    except StreamNotFound as error:
+        look_again()
+        raise ConsumerLost(f"{error}, which exists") from None
 
 
 def create_reader(

@@ -18,7 +18,7 @@ from tests.support.command import run_command, succeed
 from tests.support.publish import Message, Publisher
 
 ROOT: Any = typer.main.get_command(app)
-LONG, SHORT = 100, 60
+LONG, SHORT = 100, 61
 """How many lines help may have: of a command with an option for each field of a configuration, and of others."""
 
 

@@ -24,6 +24,7 @@ MODULES = (
     ".admin",
     ".admin.event_models",
     ".monitoring",
+    ".monitoring.checks",
     ".testing",
     ".permissions",
     ".options",

@@ -78,7 +78,8 @@ _COMMANDS_HEAD = f"""\
   standard error.
 - A command asks before it removes or overwrites something; `--force` answers yes, and is needed without a terminal.
 - The exit code is 0 after success, 1 after a failure or if a check found something, 2 for a wrong command line or file,
-  3 if no server could be reached or none answered, and 130 after Ctrl-C.
+  3 if no server could be reached or none answered, and 130 after Ctrl-C. `check` has [codes of its
+  own](../monitoring.md#health-checks).
 - Most commands and options of the `nats` tool work under their names there, such as `s report`, `rmm`, `--replicas` and
   `--dupe-window`. Where there is nothing alike, the error names what to write instead.
 - `spark-jetstream --install-completion` teaches your shell to complete commands, options, and names of streams and

@@ -21,8 +21,8 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError, ProtocolError
 from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.probes import DirectProbe
+from spark_jetstream.protocol.stream import SequenceRange, stream_summary
+from spark_jetstream.source.probes import ConsumerProbe, DirectProbe
 from spark_jetstream.streams import direct
 from spark_jetstream.streams.direct import read_direct
 from tests.support.fake_jetstream import CREATED, NOT_FOUND, Answer, FakeJetStream, end_of_batch
@@ -445,6 +445,18 @@ def test_nothing_is_counted_only_when_the_leader_says_so(fake: FakeJetStream, vi
     assert message is not None
     assert message[0] == 17
     assert view().peek(101) is None
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_the_leader_has_the_last_word_about_what_consumers_find(
+    fake: FakeJetStream, to_fake: Connect, replicas: int
+) -> None:
+    """Of a stream without replicas a consumer knows all."""
+    view = ConsumerProbe(Requests(to_fake, 0.5), "S", ("S.a",))
+    fake.lagging = [40] * 5
+    view.check(stream_summary(fake.info(num_replicas=replicas), "look"))
+    places = [view.peek(41), view.last(), view.peek(17)]
+    assert [place and place[0] for place in places] == ([None, 40, 17] if replicas == 1 else [41, COUNT, 17])
 
 
 def test_counts_of_mirrors_do_not_count(fake: FakeJetStream, view: Callable[..., DirectProbe]) -> None:

@@ -27,6 +27,7 @@ from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import full
+from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.keyed import make_bucket, name_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -251,6 +252,17 @@ def test_a_reader_slower_than_the_writers_says_so(stream: MakeStream, monkeypatc
 
 
 # Something breaks
+
+
+def test_a_replica_that_lags_has_messages_that_were_replaced() -> None:
+    """The leader says that newer ones are missing. These come too, and the subject came already."""
+    with FakeJetStream() as fake:
+        fake.store(100, lambda sequence: "S.twice" if sequence in {50, 90} else f"S.{sequence}")
+        fake.look = lambda: fake.info(max_msgs_per_subject=1, num_replicas=3)
+        fake.lagging = [60]
+        fake.leader = lambda request: (fake.messages.pop(50, None), fake.message(request))[1]
+        with pytest.raises(OutageError, match="stream S was read from a replica that lags: it still had"):
+            list(read_part(fake.url, TablePart("S", CREATED)))
 
 
 @pytest.mark.parametrize("history", [1, 3])

@@ -73,6 +73,29 @@ def test_a_consumer_that_our_server_does_not_know_yet(batch: int, caplog: pytest
         close_all()
 
 
+@pytest.mark.parametrize("count", [None, 100, 60])
+def test_a_replica_that_lags(count: int | None) -> None:
+    """The leader says that messages are missing, whatever was counted: the count may be that of a replica that lags."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.lagging = [60] * 5
+        assert sequences(pulls(fake.url, SequenceRange("S", 1, 101, count, CREATED))) == ALL[:100]
+        assert fake.count("STREAM.MSG.GET") == 5
+
+
+def test_a_replica_that_lags_where_the_leader_may_not_be_asked() -> None:
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.lies["STREAM.MSG.GET"] = lambda honest: [honest.saying(b"", b"NATS/1.0 503\r\n\r\n")]
+        part = SequenceRange("S", 1, 101, 100, CREATED)
+        fake.lagging = [60] * 2
+        assert sequences(pulls(fake.url, part)) == ALL[:100]
+        fake.lagging = [60] * 3
+        with pytest.raises(DataLossError, match="40 of 100 messages of stream S, sequences 1 to 100, were removed"):
+            sequences(pulls(fake.url, part))
+        assert fake.count("STREAM.MSG.GET") == 2  # once for each range
+
+
 def test_a_consumer_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_UNHEARD", 3)
     with FakeJetStream() as fake:

@@ -380,6 +380,24 @@ def test_a_server_of_a_cluster_that_dies(read: Read, cluster: NatsCluster, whose
     assert found == ALL
 
 
+@pytest.mark.full
+def test_a_server_of_a_cluster_that_has_to_catch_up(read: Read, cluster: NatsCluster) -> None:
+    """A consumer on a server that was restarted knows only what this server has fetched so far."""
+    stream, first, count = f"LATE-{read.__name__}", 19_901, 20_000
+    create(cluster.url, stream, num_replicas=3, storage="file", allow_direct=True)
+    cluster.wait_ready()
+    leader = cluster.leader_of(stream)
+    url, late = cluster.urls[leader], (leader + 1) % 3
+    cluster.kill(late)
+    fill(url, stream, count, size=4000)
+    part = part_of(url, stream, first, count=None)
+    with ThreadPoolExecutor(1) as pool:
+        back = pool.submit(cluster.restart, late)
+        while not back.done():
+            assert sequences(read(url, part)) == list(range(first, count + 1))
+    back.result()
+
+
 # All at once
 
 

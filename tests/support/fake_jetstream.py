@@ -88,7 +88,8 @@ class FakeJetStream:
 
     `messages` is what the stream's leader has: sequence -> subject. `asked` lists all requests: subject, body. `direct`
     says what a Direct Get is answered with, `look` the reply to STREAM.INFO, `leader` that to STREAM.MSG.GET; tests put
-    their own in place of them. Nobody hears the next `unheard` pull requests.
+    their own in place of them. Nobody hears the next `unheard` pull requests. `lagging` has the last sequence that the
+    replica of each of the next consumers has; later ones have all.
 
     `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
     the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
@@ -97,6 +98,7 @@ class FakeJetStream:
 
     def __init__(self) -> None:
         self.unheard = 0
+        self.lagging: list[int] = []
         self.messages: dict[int, str] = {}
         self.created = CREATED
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -109,6 +111,7 @@ class FakeJetStream:
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._sockets: list[socket.socket] = []
         self._starts: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
         self._before = Honest(b"", self.ended)
         self._threads[0].start()
@@ -278,15 +281,18 @@ class FakeJetStream:
         if stage == "STREAM.MSG.GET":
             return self.leader(request)
         if stage == "CONSUMER.CREATE":
-            name = request["config"]["name"]
-            self._starts[name] = request["config"].get("opt_start_seq", 1)
+            name, last = request["config"]["name"], request["config"].get("deliver_policy") == "last"
+            self._ends[name] = self.lagging.pop(0) if self.lagging else max(self.messages, default=0)
+            self._starts[name] = self._ends[name] if last else request["config"].get("opt_start_seq", 1)
             self._delivered[name] = 0
-            pending = sum(sequence >= self._starts[name] for sequence in self.messages)
-            return {"stream_name": "S", "name": name, "num_pending": pending, "created": self.created}
+            return {"stream_name": "S", "name": name, "num_pending": len(self._due(name)), "created": self.created}
         return {"success": True}
 
+    def _due(self, name: str) -> list[int]:
+        return sorted(sequence for sequence in self.messages if self._starts[name] <= sequence <= self._ends[name])
+
     def _deliver(self, name: str, request: dict[str, Any], plain: Honest) -> Iterator[tuple[bytes, bytes]]:
-        due = sorted(sequence for sequence in self.messages if sequence >= self._starts[name])
+        due = self._due(name)
         for at, sequence in enumerate(due[: request["batch"]]):
             self._delivered[name] += 1
             self._starts[name] = sequence + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import secrets
 import socket
 import time
@@ -18,6 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 _WINDOW = 500  # messages sent before their acknowledgements are read
 _SECONDS = 60.0
+#: Requests that may be sent twice: a cluster loses what reaches it during an election. And after how many seconds.
+_REPEATED = re.compile(r"STREAM\.(CREATE|INFO|NAMES|MSG\.GET)\b|CONSUMER\.(CREATE|INFO|NAMES)\b|INFO$")
+_AGAIN = 5.0
 
 
 class Message(NamedTuple):
@@ -104,11 +108,27 @@ class Publisher:
 
     def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The reply of the JetStream API to a request at `subject`, which lacks the prefix."""
-        reply = _checked(self.request(f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""))
+        path, payload = f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""
+        reply = _checked(self._ask(path, payload) if _REPEATED.match(subject) else self.request(path, payload))
         if self.store is not None and subject.startswith("STREAM.DELETE."):
             while any(self.store.glob(f"jetstream/*/streams/.{subject.removeprefix('STREAM.DELETE.')}")):
                 time.sleep(0.001)
         return reply
+
+    def _ask(self, subject: str, payload: bytes) -> bytes:
+        """The first reply to a request that is sent again until there is one."""
+        deadline = time.monotonic() + _SECONDS
+        self._socket.settimeout(_AGAIN)
+        try:
+            while True:
+                try:
+                    return self.request(subject, payload)
+                except TimeoutError:
+                    if time.monotonic() > deadline:
+                        raise
+                    self._file = self._socket.makefile("rb", 1 << 18)  # the one that timed out reads no more
+        finally:
+            self._socket.settimeout(_SECONDS)
 
     def publish(self, messages: Iterable[Message]) -> list[int]:
         """Publish, and wait until all are stored; their sequences."""
@@ -152,16 +172,20 @@ class Publisher:
         return line.removesuffix(b"\r\n")
 
     def _replies(self, numbers: list[int]) -> list[bytes]:
-        replies: dict[int, bytes] = {}
-        while len(replies) < len(numbers):
+        replies: dict[int, bytes] = dict.fromkeys(numbers, b"")
+        missing = len(numbers)
+        while missing:
             words = self._line().split(b" ")
             if words[0] in (b"MSG", b"HMSG"):
                 head = int(words[-2]) if words[0] == b"HMSG" else 0
                 body = self._file.read(int(words[-1]) + 2)[:-2]
                 if body.startswith(b"NATS/1.0 503"):
                     raise Refused("nobody answers")
-                replies[int(words[1].rpartition(b".")[2])] = body[head:]
-        return [replies[number] for number in numbers]
+                number = int(words[1].rpartition(b".")[2])
+                if number in replies:  # not the late reply to a request that was sent again
+                    replies[number] = body[head:]
+                    missing -= 1
+        return list(replies.values())
 
 
 def _checked(payload: bytes) -> dict[str, Any]:
