@@ -387,7 +387,7 @@ print(info.config.name, "captures", *info.config.subjects)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ### As a batch
+# MAGIC ### Write a batch
 # MAGIC
 # MAGIC The counts of each minute, one subject for each country. Option `stream` names the stream that must store the
 # MAGIC rows: if another stream captures a subject, or none does, the write fails.
@@ -420,7 +420,7 @@ for _ in range(2):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ### As a streaming query
+# MAGIC ### Write from a streaming query
 # MAGIC
 # MAGIC This query reads the stream of orders and counts the orders of each ten minutes, by the time at which they were
 # MAGIC placed. The watermark says how late an order may come. When it has passed the end of a window, the window is

@@ -391,15 +391,11 @@ CHANGES = (
 
 _HEAD = """# Logins
 
-Every way to log in, as the tests try it with real servers: right, with each thing wrong, and with each thing that may
-change during a run. `python -m tests.client.logins > docs/logins.md` makes this page from the table of these tests
-(`tests/client/logins.py`). `…` stands for a name, an address or a time. [options.md](options.md) has the options,
-[runbook.md](runbook.md#refused-credentials) what to do.
+<!-- Made by `python -m tests.client.logins > docs/logins.md`; do not edit. -->
 
-- [Ways](#ways)
-- [What is refused](#what-is-refused)
-- [What changes during a run](#what-changes-during-a-run)
-- [Where secrets do not show](#where-secrets-do-not-show)
+Every way to log in, as the tests try it with real servers: right, with each thing wrong, and with each thing that may
+change during a run. The page is made from the table of these tests, `tests/client/logins.py`. `…` stands for a name, an
+address or a time. [options.md](options.md) has the options, [runbook.md](runbook.md#refused-credentials) what to do.
 
 ## Ways
 
