@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 #: Okabe and Ito's colours, which readers with any kind of colour vision can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#999999"
@@ -157,32 +157,40 @@ def _number(text: str) -> int:
 
 
 def throughput(tables: Tables) -> Figure:
-    """Source and sink, each beside its ceilings."""
+    """Source and sink, each beside the limit of its server.
+
+    Reference (c) is left out: it does no I/O, and its bar would leave no room for the others.
+    """
     source, sink = tables["source"], tables["sink"]
-    figure, (left, right) = _figure(2)
     shown = (
-        ("tasks", "ten\ntasks", BLUE),
-        ("two tasks", "two\ntasks", BLUE),
-        ("(a) bytes", "(a)\nbytes", GREY),
-        ("(c) ready", "(c)\nready-\nmade", GREY),
+        ("tasks", "source, ten tasks", BLUE),
+        ("two tasks", "source, two tasks", BLUE),
+        ("(a) bytes", "(a), which only counts bytes", GREY),
     )
-    for x, (column, _, colour) in enumerate(shown):
-        bars(left, [x], spreads(source, column), 0.7, colour)
-    left.set_xticks(range(len(shown)), [name for _, name, _ in shown])
-    left.set_xlabel("source, and its references")
-    left.set_ylabel("messages a second read")
-    levels = groups(sink, "delivery")
-    for offset, column, colour, label in (
-        (-0.2, "sink", BLUE, "sink"),
-        (0.2, "single", GREY, "single publishes, the limit"),
-    ):
-        bars(right, [x + offset for x in range(len(levels))], spreads(sink, column, "delivery"), 0.38, colour, label)
-    right.set_xticks(range(len(levels)), [level.replace("-once", "-\nonce") for level in levels])
-    right.set_xlabel("delivery")
-    right.set_ylabel("messages a second written")
-    right.legend(loc="lower left", bbox_to_anchor=(0, 1))
-    for axes in (left, right):
-        _commas(axes)
+    read = [(name, spreads(source, column)[0], colour) for column, name, colour in shown]
+    levels = zip(
+        groups(sink, "delivery"), *(spreads(sink, column, "delivery") for column in ("sink", "single")), strict=True
+    )
+    written = [
+        row
+        for level, own, limit in levels
+        for row in ((f"sink, {level}", own, BLUE), ("single publishes", limit, GREY))
+    ]
+    figure = Figure(figsize=(5.5, 4.2))
+    panels = list(figure.subplots(2, 1, height_ratios=(len(read), len(written))))
+    for axes, rows, what in zip(panels, (read, written), ("read", "written"), strict=True):
+        for y, (_, spread, colour) in enumerate(rows):
+            axes.barh(y, spread.median, 0.7, xerr=_errors([spread]), color=colour, capsize=_CAP, error_kw={"lw": 1})
+            label = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{spread.median:,.0f}", (spread.most, y), **label)
+        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axes.invert_yaxis()
+        axes.margins(x=0.2)
+        axes.grid(False, axis="y")
+        axes.grid(True, axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.set_xlabel(f"messages a second {what}")
     return figure
 
 

@@ -223,6 +223,8 @@ lags = [messages for _, messages in history]
 figure, axes = plt.subplots(figsize=(9, 3))
 axes.step(times, lags, where="post", marker="o")
 axes.set_title("Messages behind the stream, after each micro-batch")
+axes.set_xlabel("start of the micro-batch (UTC)")
+axes.set_ylabel("messages")
 axes.set_ylim(bottom=0)
 axes.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M:%S"))
 image = io.BytesIO()

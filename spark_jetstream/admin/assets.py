@@ -160,7 +160,7 @@ class Asset(Generic[Info]):
         """Raise `JetStreamError` when the server left out a part; of a consumer without a name it chooses the name."""
         lost = [change for change in differences(wanted, info.config) if change.field != "name" or change.wanted]
         if lost:
-            problem = f"the server has not taken all (there -> asked for): {'; '.join(map(str, lost))}"
+            problem = f"the server has not taken all of it (on the server -> asked for): {'; '.join(map(str, lost))}"
             raise JetStreamError(f"{self.what} was {done}, but {problem}")
 
 
@@ -172,7 +172,7 @@ def already_exists(error: ApiError) -> bool:
 def refuse_difference(wanted: Model, actual: Model, what: str, *, given_only: bool) -> None:
     """Raise `JetStreamError`, which lists the differences, when the existing configuration is not as wanted."""
     if changes := _listed(wanted, actual, given_only=given_only):
-        raise JetStreamError(f"{what} exists with another configuration (there -> asked for): {changes}")
+        raise JetStreamError(f"{what} exists with another configuration (on the server -> asked for): {changes}")
 
 
 def _listed(wanted: Model, actual: Model, *, given_only: bool = False) -> str:

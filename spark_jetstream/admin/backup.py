@@ -157,7 +157,7 @@ def _frames(connection: Connection, inbox: Inbox, stream: str, silence: float) -
         if event is None:
             connection.check()
             raise BackupError(
-                f"the backup of stream {stream} is broken off: the server has sent nothing for {silence:g} s"
+                f"the backup of stream {stream} was broken off: the server has sent nothing for {silence:g} s"
             )
         assert not isinstance(event, Status)  # an inbox with replies has none
         return event
@@ -180,4 +180,4 @@ def _check_end(head: bytes, stream: str, *, single: bool) -> None:
     if status[:1] == ["204"] or (not line and single):
         return
     reason = brief(" ".join(status)) or "an end without a status"
-    raise BackupError(f"the backup of stream {stream} is broken off by the server: {reason}")
+    raise BackupError(f"the backup of stream {stream} was broken off by the server: {reason}")

@@ -296,9 +296,10 @@ def opened(source: Path) -> Iterator[Saved]:
         if not (isinstance(config, dict) and isinstance(state, dict)):
             raise BackupError(f"damaged backup: {where} has no config or no state")
         try:
-            described = StreamConfig.from_server(config, f"read {where}"), StreamState.from_server(state)
+            context = f"read {where}"
+            described = StreamConfig.from_server(config, context), StreamState.from_server(state, context)
         except ProtocolError as error:
-            raise BackupError(f"damaged backup: {where}: {error}") from None
+            raise BackupError(f"damaged backup: {error}") from None
         data.seek(0)
         yield Saved(source, *described, manifest, data, size)
 

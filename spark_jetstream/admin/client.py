@@ -309,7 +309,7 @@ class JetStreamAdmin:
         if consumer is None:
             return (self._lag(info, ages) for info in self.consumers.infos(stream))
         if stream is None:
-            raise OptionError(f"consumer {consumer}: its stream must be named, too")
+            raise OptionError(f"consumer {consumer}: name its stream, too")
         return iter([self._lag(self.consumers.load(stream, consumer), ages)])
 
     def _lag(self, info: ConsumerInfo, ages: bool) -> ConsumerLag:

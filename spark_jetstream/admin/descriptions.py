@@ -104,7 +104,7 @@ def json_document(text: str, what: str) -> Any:
         value = dict(pairs)
         if len(value) != len(pairs):
             twice = next(key for key in value if sum(key == name for name, _ in pairs) > 1)
-            raise OptionError(f"{what}: {shown(twice)} is there twice in one object")
+            raise OptionError(f"{what}: {shown(twice)} appears twice in one object")
         return value
 
     try:
@@ -136,7 +136,7 @@ def yaml_documents(text: str, what: str) -> list[Any]:
             twice = next(_twice(node, set()), None)
             if twice is not None:
                 name, line = twice
-                raise OptionError(f"{what}: {shown(name)} is there twice, again in line {line}")
+                raise OptionError(f"{what}: {shown(name)} appears twice, again in line {line}")
             documents.append(loader.construct_document(node))
         return documents
     except yaml.YAMLError as error:
@@ -146,7 +146,7 @@ def yaml_documents(text: str, what: str) -> list[Any]:
     except OptionError:
         raise
     except (RecursionError, ValueError, LookupError, AttributeError):  # what PyYAML's constructors do not check
-        where, problem = "", "it is nested too deeply, or holds a number, a time or a truth value that is none"
+        where, problem = "", "it is nested too deeply, or holds a malformed number, time or truth value"
     raise OptionError(f"{what}: this is not valid YAML: {problem}{where}")
 
 

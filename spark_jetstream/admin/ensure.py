@@ -115,7 +115,7 @@ def _attempt(api: Api, wanted: tuple[Wanted, ...], ensure: Ensure) -> None:
     if ensure.on_conflict == "ignore":
         for step in conflicts:
             changes = difference_list(step.differences)
-            log.warning("%s is not as option %s describes it, and is left so: %s", step.what, OPTION, changes)
+            log.warning("%s is not as option %s describes it, and is left as it is: %s", step.what, OPTION, changes)
         plan = Plan(tuple(step for step in plan.steps if step.action == "create"), given_only=True)
         conflicts = []
     carry_out(api, plan, note=_NOTE)

@@ -79,15 +79,12 @@ def event_subjects(
     allowed = {_ADVISORIES: advisories, _METRICS: metrics}
     kept = [template for template in templates if allowed.get(template.partition(".")[0], True)]
     if not kept or (kinds and len(kept) < len(templates)):
-        raise OptionError("neither advisories nor metrics are wanted, or not those of the kinds that are")
+        raise OptionError("nothing is left to watch: set advisories or metrics to true, as the kinds need")
     given = {"stream": stream, "consumer": consumer}
     for template in kept if kinds else ():
         lacking = [name for name, value in given.items() if value is not None and f"{{{name}}}" not in template]
         if lacking:
-            raise OptionError(
-                f"events on {prefix}.{template} cannot be chosen by {lacking[0]}: they name none, or not in their "
-                "subject"
-            )
+            raise OptionError(f"events on {prefix}.{template} name no {lacking[0]}, so they cannot be limited to one")
     # Not `str.format`: a subject of the user may have braces.
     named = [template.replace("{stream}", stream or "*").replace("{consumer}", consumer or "*") for template in kept]
     full = [name.replace("{account}", "*") if name.startswith(_SYSTEM) else f"{prefix}.{name}" for name in named]
@@ -98,7 +95,7 @@ def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
     """Return the subjects of a kind, without the prefix."""
     if not isinstance(wanted, str):
         if wanted.TYPE not in EVENT_TYPES:
-            raise OptionError(f"{wanted.__name__} is no kind of event that a server sends")
+            raise OptionError(f"{wanted.__name__} is not a kind of event that a server sends")
     elif "." in wanted and wanted not in EVENT_TYPES:
         problem = subject_fault(wanted)
         if problem:

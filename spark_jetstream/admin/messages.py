@@ -81,7 +81,9 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
 def check_header(name: Any, value: Any) -> None:
     """Raise `OptionError` for a header that a message cannot have."""
     if not _HEADER_NAME.fullmatch(str(name)) or not isinstance(value, str) or re.search(r"[\r\n]", value):
-        raise OptionError(f"header {shown(name)} cannot be: names are letters, digits and dashes, values one line")
+        raise OptionError(
+            f"header {shown(name)} is not possible: names are letters, digits and dashes, values one line"
+        )
 
 
 def store(

@@ -97,11 +97,9 @@ def refuse_existing(target: Path, overwrite: bool) -> None:
     with using(target, "write"):
         if target.exists() and not target.is_file():
             # Replacing a device such as /dev/null would break other programs.
-            raise OptionError(f"{target} exists already, and is no file: choose another path", option="path")
+            raise OptionError(f"{target} exists already, and is not a file: choose another path", option="path")
         if os.path.lexists(target) and not overwrite:
-            raise OptionError(
-                f"{target} exists already: choose another file, or say that it may be replaced", option="path"
-            )
+            raise OptionError(f"{target} exists already: choose another file, or set overwrite", option="path")
 
 
 def permissions(target: Path) -> int | None:

@@ -10,10 +10,11 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.assets import refuse_difference
@@ -27,7 +28,9 @@ from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.object_store import ObjectStream, ObjectUploads, new_nuid, writing_fault
 from spark_jetstream.buckets.objects import (
+    ObjectLink,
     ObjectMeta,
+    ObjectOptions,
     StoredObject,
     chunk_filter,
     chunk_subject,
@@ -267,7 +270,7 @@ class ObjectBucket:
         """Delete an object, or a link itself. Its meta message stays, marked as deleted. Raises `MessageNotFound`."""
 
         def gone(stored: StoredObject) -> ObjectMeta:
-            return replace(stored.meta, deleted=True, size=0, chunks=0, digest="")
+            return stored.meta.model_copy(update={"deleted": True, "size": 0, "chunks": 0, "digest": ""})
 
         before, _, _ = self._change(self._reader.existing, name, f"delete object {name!r} of", gone)
         self._remove_chunks(before)
@@ -319,7 +322,8 @@ class ObjectBucket:
         def link(before: StoredObject | None) -> ObjectMeta:
             if before is not None and not before.meta.deleted and before.meta.link is None:
                 raise self._taken(name, "delete it first, or choose another name for the link")
-            return ObjectMeta(bucket=self.name, name=name, nuid=new_nuid(), link=(bucket, target))
+            options = ObjectOptions(link=ObjectLink(bucket=bucket, name=target))
+            return ObjectMeta(bucket=self.name, name=name, nuid=new_nuid(), options=options)
 
         before, meta, sequence = self._change(self._reader.newest, name, f"store link {name!r} in", link)
         self._remove_chunks(before)
@@ -429,8 +433,8 @@ class ObjectBucket:
 
 def _described(stored: StoredObject, **fields: Any) -> ObjectMeta:
     """Return a meta message with another description, headers, metadata or name; None leaves a field as it is."""
-    changed = replace(stored.meta, **{name: value for name, value in fields.items() if value is not None})
-    return changed if changed.description else replace(changed, description=None)
+    changed = stored.meta.model_copy(update={name: value for name, value in fields.items() if value is not None})
+    return changed if changed.description else changed.model_copy(update={"description": None})
 
 
 def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
@@ -444,22 +448,16 @@ def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
     return JetStreamError(text)
 
 
-def _headers(given: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]] | None:
-    """Return headers; a single text is a list of one. Raises `OptionError` for anything but text."""
-    if given is None:
-        return None
-    headers = {name: (values,) if isinstance(values, str) else tuple(values) for name, values in given.items()}
-    if not all(isinstance(text, str) for name, values in headers.items() for text in (name, *values)):
-        raise OptionError("headers must be a mapping of names to lists of text", option="headers")
-    return headers
+def _read(option: str, given: Any, form: str) -> Any:
+    """Return headers or metadata as a meta message has them, None for None. Raises `OptionError` for what has not."""
+    try:
+        return None if given is None else getattr(ObjectMeta.model_validate({"name": option, option: given}), option)
+    except ValidationError:
+        raise OptionError(f"{option} must be a mapping of {form}", option=option) from None
 
 
-def _metadata(given: Mapping[str, str] | None) -> dict[str, str] | None:
-    if given is None:
-        return None
-    if not all(isinstance(text, str) for pair in given.items() for text in pair):
-        raise OptionError("metadata must be a mapping of text to text", option="metadata")
-    return dict(given)
+_headers = partial(_read, "headers", form="names to lists of text")
+_metadata = partial(_read, "metadata", form="text to text")
 
 
 class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):

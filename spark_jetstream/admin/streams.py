@@ -277,7 +277,7 @@ class Streams(Balanced):
         """
         context = f"remove server {server} from stream {name}"
         if not server:
-            raise OptionError(f"cannot {context}: the server must be named")
+            raise OptionError(f"cannot {context}: server must not be empty")
         subject = jsapi.PEER_EVACUATE if evacuate else jsapi.STREAM_PEER_REMOVE
         self._api.do(DoneReply, subject, {"peer": server}, context=context, stream=name)
 

@@ -63,9 +63,9 @@ class ContentCheck:
         if meta.size and not meta.nuid:
             return "its meta message does not say where its chunks are"
         if self.chunks != meta.chunks:
-            return f"its meta message speaks of {meta.chunks} chunks, and there are {self.chunks}"
+            return f"its meta message says {meta.chunks} chunks, and there are {self.chunks}"
         if self.size != meta.size:
-            return f"its meta message speaks of {meta.size} bytes, and its chunks hold {self.size}"
+            return f"its meta message says {meta.size} bytes, and its chunks hold {self.size}"
         if not (meta.size or meta.digest):
             return None  # there is nothing to check
         try:

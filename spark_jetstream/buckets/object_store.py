@@ -30,6 +30,7 @@ from typing import TypeVar
 from spark_jetstream.buckets.kv import EXPECTED
 from spark_jetstream.buckets.objects import (
     ObjectMeta,
+    ObjectOptions,
     chunk_filter,
     chunk_subject,
     digest_text,
@@ -319,7 +320,7 @@ class ObjectUploads:
             headers=wanted.headers,
             description=wanted.description,
             metadata=wanted.metadata,
-            max_chunk_size=size,
+            options=ObjectOptions(max_chunk_size=size),
         )
         expected = before.sequence if before else 0
         upload.offered = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -79,87 +79,14 @@ def digest_bytes(text: str) -> bytes:
     return digest
 
 
-@dataclass(frozen=True, kw_only=True)
-class ObjectMeta:
-    """What a meta message says of one object.
-
-    `size` is in bytes; `digest` is text as `digest_text` makes it, "" where there is none; `nuid` names the chunks
-    (`chunk_subject`). `headers` and `metadata` are the user's. `link` is (bucket, name) of the object that this name
-    stands for, with an empty name for a link to a whole bucket; a link has no content of its own. Of a `deleted` object
-    only the name is left. `max_chunk_size` is what its writer asked for, None where it did not say. `to_json` keeps
-    `extra` and `extra_options`: fields that are not known here.
-    """
-
-    bucket: str
-    name: str
-    nuid: str = ""
-    size: int = 0
-    chunks: int = 0
-    digest: str = ""
-    headers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    description: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    link: tuple[str, str] | None = None
-    deleted: bool = False
-    max_chunk_size: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    extra_options: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, data: bytes, bucket: str) -> ObjectMeta:
-        """The meta of a message. `ProtocolError` names the bucket. Who reads the content checks the digest."""
-        try:
-            body = json_object(data)
-        except ValueError as error:
-            raise ProtocolError(f"bucket {bucket}: a meta message {error}") from None
-        try:
-            given = _MetaFields.model_validate(body)
-        except ValidationError as error:
-            raise ProtocolError(f"bucket {bucket}: a meta message {_fault(body, error)}") from None
-        if not given.name:
-            raise ProtocolError(f"bucket {bucket}: a meta message names no object")
-        options, link = given.options, given.options.link
-        if link is not None and not link.bucket:
-            raise ProtocolError(f"bucket {bucket}: the meta message of object {given.name!r} links to no bucket")
-        return cls(
-            bucket=given.bucket or bucket,
-            **{name: getattr(given, name) for name in _MetaFields.model_fields.keys() - {"bucket", "options", "mtime"}},
-            link=None if link is None else (link.bucket, link.name),
-            max_chunk_size=options.max_chunk_size,
-            extra=given.model_extra or {},
-            extra_options=options.model_extra or {},
-        )
-
-    def to_json(self) -> bytes:
-        """The payload of the meta message, as clients write it: what is not there is left out."""
-        link = None if self.link is None else _present({"bucket": self.link[0], "name": self.link[1] or None})
-        options = {**self.extra_options, "link": link, "max_chunk_size": self.max_chunk_size}
-        body = {
-            **self.extra,
-            "name": self.name,
-            "description": self.description,
-            "headers": {name: list(values) for name, values in self.headers.items()} or None,
-            "metadata": dict(self.metadata) or None,
-            "options": _present(options) or None,
-            "bucket": self.bucket,
-            "nuid": self.nuid,
-            "size": self.size,
-            "mtime": _NO_TIME,
-            "chunks": self.chunks,
-            "digest": self.digest or None,
-            "deleted": self.deleted or None,
-        }
-        return json.dumps(_present(body)).encode()
-
-
-def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _present(fields: Any) -> Any:
     """Return the fields of a JSON object that are not null: a null counts as missing."""
-    return {name: value for name, value in fields.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None} if isinstance(fields, dict) else fields
 
 
 def _values(given: Any) -> Any:
     """Return the values of a header as a tuple; some writers give one text instead of a list of one."""
-    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else given
+    return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else given
 
 
 #: What becomes one token of a subject: a wildcard would match the messages of other objects.
@@ -168,39 +95,72 @@ _Number = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 
 class _Fields(BaseModel):
-    """A JSON object of a meta message."""
+    """A JSON object of a meta message. It keeps fields that are not known here."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, body: Any) -> Any:
-        return _present(body) if isinstance(body, dict) else body
+    _without_nulls = model_validator(mode="before")(staticmethod(_present))
 
 
-class _LinkFields(_Fields):
-    bucket: _Token = ""
+class ObjectLink(_Fields):
+    """What a link stands for: an object, or with an empty name a whole bucket."""
+
+    bucket: Annotated[_Token, Field(min_length=1)]
     name: str = ""
 
 
-class _OptionFields(_Fields):
-    link: _LinkFields | None = None
+class ObjectOptions(_Fields):
+    """How an object is stored; `max_chunk_size` is what its writer asked for, None where it did not say."""
+
+    link: ObjectLink | None = None
     max_chunk_size: _Number | None = None
 
 
-class _MetaFields(_Fields):
+class ObjectMeta(_Fields):
+    """What a meta message says of one object.
+
+    `size` is in bytes; `digest` is text as `digest_text` makes it, "" where there is none; `nuid` names the chunks
+    (`chunk_subject`). `headers` and `metadata` are the user's. A link has no content of its own. Of a `deleted` object
+    only the name is left.
+    """
+
     bucket: _Token = ""
-    name: str = ""
+    name: str = Field(min_length=1)
     nuid: _Token = ""
     size: _Number = 0
     chunks: _Number = 0
     digest: str = ""
-    headers: dict[str, Annotated[tuple[str, ...], BeforeValidator(_values)]] = {}
+    headers: Mapping[str, Annotated[Sequence[str], BeforeValidator(_values)]] = {}
     description: str | None = None
-    metadata: dict[str, str] = {}
-    options: _OptionFields = _OptionFields()
+    metadata: Mapping[str, str] = {}
+    options: ObjectOptions = ObjectOptions()
     deleted: bool = False
-    mtime: Any = None
+
+    @property
+    def link(self) -> tuple[str, str] | None:
+        """The bucket and the name of what a link stands for, None for an object."""
+        link = self.options.link
+        return None if link is None else (link.bucket, link.name)
+
+    @classmethod
+    def from_json(cls, data: bytes, bucket: str) -> ObjectMeta:
+        """The meta of a message. `ProtocolError` names the bucket. Who reads the content checks the digest."""
+        try:
+            body = json_object(data)
+        except ValueError as error:
+            raise ProtocolError(f"bucket {bucket}: a meta message {error}") from None
+        body.pop("mtime", None)
+        try:
+            meta = cls.model_validate(body)
+        except ValidationError as error:
+            raise ProtocolError(f"bucket {bucket}: a meta message {_fault(body, error)}") from None
+        return meta if meta.bucket else meta.model_copy(update={"bucket": bucket})
+
+    def to_json(self) -> bytes:
+        """The payload of the meta message, as clients write it: of other fields only what is there."""
+        always = {"bucket": self.bucket, "nuid": self.nuid, "size": self.size, "chunks": self.chunks, "mtime": _NO_TIME}
+        body = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        return json.dumps({**body, **always}).encode()
 
 
 def _fault(body: Mapping[str, Any], error: ValidationError) -> str:

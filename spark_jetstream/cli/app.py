@@ -168,7 +168,7 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
     for pair in [SecretStr(pair) for pair in shared.pop("more") or ()]:
         name, equals, value = pair.get_secret_value().partition("=")
         if not equals:
-            raise BadParameter("the value is no name=value", param_hint="--option")
+            raise BadParameter("the value is not name=value", param_hint="--option")
         options[name.strip()] = SecretStr(value)
     return {**options, **{name: value for name, value in hidden(shared).items() if value is not None}}
 

@@ -73,7 +73,7 @@ def _parser(of: Callable[[Any], Any], what: str) -> Callable[[Any], Any]:
         try:
             return of(value)
         except ValueError:
-            raise BadParameter(f"{shown(value)} is no {what}{minutes_or_months(value)}") from None
+            raise BadParameter(f"{shown(value)} is not a {what}{minutes_or_months(value)}") from None
 
     return parse
 

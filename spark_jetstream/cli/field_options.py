@@ -186,7 +186,7 @@ def _value(annotation: Any, value: Any, what: str) -> Any:
     if get_origin(type_) is dict:
         pairs = [pair for text in texts for pair in _pairs(text, what).items()]
         if len(dict(pairs)) != len(pairs):
-            raise OptionError(f"{what}: a name is there twice")
+            raise OptionError(f"{what}: a name appears twice")
         return dict(pairs)
     part = _part(annotation)
     return value if part is None else _fields(part, value, what)
@@ -210,7 +210,7 @@ def _pairs(text: str, what: str) -> dict[str, Any]:
         return dict(json_document(text, what))
     name, equals, value = text.partition("=")
     if not equals:
-        raise OptionError(f"{what}: {shown(text)} is no name=value")
+        raise OptionError(f"{what}: {shown(text)} is not name=value")
     return {name.strip(): value}
 
 
@@ -235,7 +235,7 @@ def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
         if dot and inner is not None:
             fields.setdefault(first, {}).update(_fields(inner, f"{rest}={value}", f"{what} {first}"))
         elif first in fields:
-            raise OptionError(f"{what}: {first} is there twice")
+            raise OptionError(f"{what}: {first} appears twice")
         else:
             fields[first] = _value(annotation, value, f"{what} {first}")
     return fields

@@ -20,7 +20,7 @@ from spark_jetstream.cli.aliases import COMMAND_HINTS, COMMANDS, OPTION_HINTS, O
 CONNECTION = "Connection (as in the nats CLI)"
 """The panel of the options that only the top help shows."""
 
-COMMON, ADVANCED = "Common fields", "Advanced fields (docs/commands.md says more)"
+COMMON, ADVANCED = "Common fields", "Advanced fields (docs/commands says more)"
 """The panels of the options that are fields of a configuration. Of the second, help has the first sentences."""
 
 _ELSEWHERE = "Connection options (--server, --context, ...): see spark-jetstream --help."

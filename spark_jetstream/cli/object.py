@@ -101,7 +101,7 @@ def _pairs(given: list[str], separator: str, option: str, form: str) -> Iterator
     for text in filter(None, given):
         name, middle, value = text.partition(separator)
         if not middle or not name.strip():
-            raise BadParameter(f"{text} is no {form}", param_hint=option)
+            raise BadParameter(f"{text} is not {form}", param_hint=option)
         yield name, value
 
 
@@ -229,7 +229,7 @@ def get(
     opened = run.admin.objects.bucket(bucket)
     if output == _STANDARD:
         if run.out.as_json:
-            raise BadParameter("standard output cannot have the content and JSON", param_hint="--json")
+            raise BadParameter("standard output cannot hold the content and JSON", param_hint="--json")
         for chunk in opened.read(name):
             run.out.raw(chunk)
         return
@@ -246,7 +246,7 @@ def _file_name(name: str) -> str:
     """Return the name of the file for an object, which must not lead out of the current folder."""
     last = name.rpartition("/")[2]
     if last in ("", ".", "..") or any(character in last for character in "\\\0"):
-        raise BadParameter(f"{name} makes no name for a file: give one", param_hint="--output")
+        raise BadParameter(f"{name} cannot be the name of a file: give one", param_hint="--output")
     return last
 
 

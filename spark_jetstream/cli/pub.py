@@ -88,7 +88,7 @@ def publish(
     for text in header or ():
         name, colon, value = (part.strip() for part in text.partition(":"))
         if not colon:
-            raise BadParameter(f"--header {text} is no NAME:VALUE")
+            raise BadParameter(f"--header {text} is not NAME:VALUE")
         check_header(name, value)
         headers.append((name, fill(_octets(value), f"header {name}", templates)))
     where = fill(_octets(subject), "the subject", templates)

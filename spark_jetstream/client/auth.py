@@ -173,7 +173,7 @@ def _seed(option: str, content: str) -> str:
 def _check_seed(option: str, seed: str) -> None:
     """A user seed is base32 of 2 bytes of prefix, 32 of key and 2 of CRC-16, the last little-endian (nkeys)."""
     if not re.fullmatch(r"S[A-Z2-7]{57}", seed):
-        raise OptionError(f"option {option} holds something else than an NKey seed", option=option)
+        raise OptionError(f"option {option} does not hold an NKey seed", option=option)
     if not seed.startswith("SU"):
         raise OptionError(
             f"option {option} holds an NKey seed that is not a user's (those begin with SU)", option=option

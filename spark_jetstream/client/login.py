@@ -10,8 +10,9 @@ A connection is in one of four states. nats-py makes the attempts, and what it c
 | ended   | `client.is_closed`   | nothing; the pool opens another connection                                 |
 
 Final is a refusal by each server, once refusals have lasted `_REFUSED_FOR` seconds: a server that restarts, or reloads
-its configuration, refuses logins for less. Before the first login a refusal by each is final at once, unless the caller
-waits for the end of an outage. Where no server is starting, closed ports of all servers are final as well.
+its configuration, refuses logins for less. An answer that is not NATS counts as a refusal. Before the first login a
+refusal by each is final at once, unless the caller waits for the end of an outage. Where no server is starting, closed
+ports or unknown hosts of all servers are final as well.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 0.01  # seconds
 _REFUSED_FOR = 5.0  # seconds
+_SHARE, _LEAST = 0.9, 2.0  # of `connect_timeout` for an attempt with each server; seconds
 
 
 class Login:
@@ -66,7 +68,7 @@ class Login:
         self._logged_in = False  # set by a login, cleared by a cut; nats-py knows of a cut before it calls back
         self._final: asyncio.Future[JetStreamError] = loop.loop.create_future()  # why no login can succeed any more
         self._refusals: list[tuple[float, JetStreamError]] = []  # since the last login, each with its time
-        self._closed_ports = 0  # attempts in a row to reach a port where nothing listens
+        self._closed_ports = 0  # attempts in a row to reach a port where nothing listens, or a host that is unknown
         self._last_error: Exception | None = None  # since the last login: the reason in errors about the connection
 
     @property
@@ -76,15 +78,17 @@ class Login:
 
     async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool) -> None:
         """Connect within `patience` seconds, or raise why that is not possible: see `Connection.open`."""
+        count, seconds = len(self.options.servers), self.options.connect_timeout
         self._starting = starting
-        if patience <= self.options.connect_timeout:  # the caller does not wait for the end of an outage
+        if patience <= seconds:  # the caller does not wait for the end of an outage
             self._tolerance = 0.0
         self.client.read_login = functools.partial(connect_arguments, self.options, resolve=find_file)
         attempt = asyncio.ensure_future(
             self.client.connect(
                 servers=list(self.options.servers),
                 name=CONNECTION,
-                connect_timeout=self.options.connect_timeout,  # type: ignore[arg-type]  # seconds; a float will do
+                # Seconds; a float will do. A silent server leaves time for the others, and for its error.
+                connect_timeout=_SHARE * max(seconds / count, min(seconds, _LEAST)),  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]
                 ping_interval=20,
@@ -150,9 +154,7 @@ class Login:
                 self._logged_in = False
                 self.client.abort()
                 await self.client.force_reconnect()
-            raise ConnectionFailed(
-                f"the NATS server at {self.options.display_servers} gives no sign of life"
-            ) from error
+            raise ConnectionFailed(f"the NATS server at {self.options.display_servers} does not answer") from error
 
     def spellings(self, subject: str) -> tuple[str, ...]:
         """Return the names that the server may have for a published subject: it takes its own domain out first."""
@@ -187,12 +189,12 @@ class Login:
             self._on_refused(refusal)
         if denied := nats_py.denied(error):
             self._denied(*denied)
-        self._closed_ports = self._closed_ports + 1 if nats_py.port_refused(error) else 0
+        nowhere = nats_py.nowhere(error)
+        self._closed_ports = self._closed_ports + 1 if nowhere else 0
         if not self._starting and not self._final.done() and self._closed_ports >= len(self.client.servers):
             self._final.set_result(
                 ConnectionFailed(
-                    f"no NATS server could be reached at {self.options.display_servers} {advice.SERVERS}: "
-                    "the connection was refused, nothing listens there"
+                    f"no NATS server could be reached at {self.options.display_servers} {advice.SERVERS}: {nowhere}"
                 )
             )
 

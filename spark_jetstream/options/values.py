@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, SecretStr, ValidationInfo
+from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from spark_jetstream.errors import OptionError, closest
@@ -55,7 +55,6 @@ _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
     r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )
-_JSON_TYPES: Mapping[type[Any], str] = {bool: "boolean", int: "integer", str: "string"}
 _WHOLE_VALUE = object()
 
 
@@ -195,10 +194,6 @@ class Kind(ABC):
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(self.check)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return what a server writes: a type alone."""
-        return {"type": _JSON_TYPES[self.wire]}
 
 
 def text_of(value: Any) -> str:
@@ -497,4 +492,4 @@ def file_path(what: str, path: str | os.PathLike[str]) -> str:
     with contextlib.suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(text):
             return text
-    raise OptionError(f"{what} must be a path that a file can have: this one has a character of none", option=what)
+    raise OptionError(f"{what} must be a path that a file can have: a character of it cannot be in one", option=what)

@@ -14,7 +14,7 @@ from spark_jetstream.protocol.units import INT64_MAX, Timestamp, shown
 PREFIX = "$JS.ACK."
 V1_DOTS, V2_DOTS = 8, 10  # nine tokens, or eleven and more
 DELIVERIES, STREAM_SEQUENCE, CONSUMER_SEQUENCE, TIMESTAMP, PENDING = 4, 5, 6, 7, 8  # tokens of the first form
-NO_NUMBER = "a message came whose reply subject holds something else than numbers"
+NO_NUMBER = "a message came whose reply subject has no numbers where they belong"
 _MOST_DIGITS = 19
 
 

@@ -193,7 +193,7 @@ def _numbers(heads: npt.NDArray[np.uint8], line_ends: IntArray, line: int) -> In
     start = line_ends[line - 1] + 1 + len(_NAMES[line])
     value, good = parse_unsigned(heads, start, line_ends[line] - 1)
     if not good.all():
-        raise ProtocolError("a direct get was answered with something else than numbers for sequences")
+        raise ProtocolError("a direct get was answered with sequences that are not numbers")
     return value
 
 

@@ -148,7 +148,7 @@ def purge_subject_request(subject: str) -> bytes:
     Not a purge below some far sequence: a server counts up to it, for hours, where the stream is in memory (2.15).
     """
     if not subject:
-        raise ValueError("without a subject everything would go")
+        raise ValueError("without a subject all messages would be removed")
     return request_body(filter=subject)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +47,11 @@ _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-def _read_by(parse: Callable[[Any], Any]) -> CoreSchema:
-    """Return the schema of a field that ``parse`` reads."""
+def _read_by(kind: Any, source: Any, handler: Any) -> CoreSchema:
+    """Return the schema of a field of this type, which its method ``of`` reads."""
     from pydantic_core import core_schema  # noqa: PLC0415  # `spark-jetstream --help` has no use for it
 
-    return core_schema.no_info_plain_validator_function(parse)
+    return core_schema.no_info_plain_validator_function(kind.of)
 
 
 def shown(value: object) -> str:
@@ -189,9 +188,7 @@ class Nanoseconds(int):
             raise ValueError("finer than a nanosecond")
         return cls(nanoseconds.numerator)
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return _read_by(cls.of)
+    __get_pydantic_core_schema__ = classmethod(_read_by)
 
     @property
     def timedelta(self) -> dt.timedelta:
@@ -224,9 +221,7 @@ class Bytes(int):
             raise ValueError("not a size")
         return cls(int(match[1]) << (10 * " kmgt".index(match[2] or " ")))
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return _read_by(cls.of)
+    __get_pydantic_core_schema__ = classmethod(_read_by)
 
     def __str__(self) -> str:
         for unit, size in _SIZES:
@@ -275,9 +270,7 @@ class Timestamp(str):
         # As Go prints it: no zeros at the end of the fraction, and no point when nothing follows.
         return cls(rfc3339(time_nanoseconds(value)).removesuffix("Z").rstrip("0").rstrip(".") + "Z")
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return _read_by(cls.of)
+    __get_pydantic_core_schema__ = classmethod(_read_by)
 
     @property
     def nanoseconds(self) -> int:

@@ -381,7 +381,7 @@ def _other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:
 
 
 def _fought_over(slot: Slot) -> DeliveryError:
-    return DeliveryError(f"ledger entry {slot.key} of bucket {BUCKET} is fought over: is the query running twice?")
+    return DeliveryError(f"ledger entry {slot.key} of bucket {BUCKET} has two writers: is the query running twice?")
 
 
 def refuse_unfit(state: StreamSummary) -> None:

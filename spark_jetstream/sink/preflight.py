@@ -178,7 +178,7 @@ class _Check:
             if self.requests.stream(STREAM).persist_mode == "async":
                 raise DeliveryError(
                     f"the ledger of delivery exactly-once, stream {STREAM}, has persist_mode async, so a crash of its "
-                    "server loses what was noted: make it anew without"
+                    "server loses what was noted: create it again without"
                 )
         except StreamNotFound:
             try:

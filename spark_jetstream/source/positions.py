@@ -115,9 +115,9 @@ def check_retention(state: StreamSummary, options: SourceOptions, *, endangered:
             )
             otherwise = ""
         raise OptionError(
-            f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream (nats "
-            f'stream edit {state.name} --allow-direct), or let the options ensureStream={{"allow_direct": true}} and '
-            f"ensureStreamOnConflict=update do it{otherwise}",
+            f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream "
+            f"(spark-jetstream stream edit {state.name} --allow-direct), or let the options "
+            f'ensureStream={{"allow_direct": true}} and ensureStreamOnConflict=update do it{otherwise}',
             option="readWith",
         )
 

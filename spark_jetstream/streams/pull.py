@@ -448,7 +448,7 @@ def create_reader(
             body = connection.api(subject, request, context=context)
         except ConsumerLimitReached as error:
             if patience.expired:
-                text = f"{error}, and no other consumer went within {patience.seconds:g} s"
+                text = f"{error}, and no other consumer was removed within {patience.seconds:g} s"
                 raise jsapi.reworded(error, text) from error
             if not waiting:
                 log.warning("waiting for up to %.3g s until another consumer is gone: %s", patience.left, error)

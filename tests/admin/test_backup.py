@@ -419,7 +419,7 @@ def test_a_stream_that_is_not_there_or_goes_away(there: There, make_stream: Make
     with pytest.raises(KeyboardInterrupt):
         there.save(name, progress=interrupt)
     remove = once(lambda: there.api("STREAM.DELETE.GOING"), after=0)
-    said = r"the backup of stream GOING is broken off: the server has sent nothing for 0\.5 s"
+    said = r"the backup of stream GOING was broken off: the server has sent nothing for 0\.5 s"
     with pytest.raises(BackupError, match=said):
         there.save(name, window_size=1, silence=0.5, progress=remove)
     assert list(there.folder.iterdir()) == []
@@ -475,7 +475,12 @@ UNSEEN: tuple[tuple[str, Callable[[bytes], bytes | None], str], ...] = (
     (META, lambda text: text[:-20], f"{META} is not JSON"),
     (META, lambda text: b"[]", f"{META} is not a JSON object"),
     (META, lambda text: text.replace(b'"state"', b'"stat"'), f"{META} has no config or no"),
-    (META, lambda text: text.replace(b'"FILLED"', b"7"), f"{META}.*name"),
+    (META, lambda text: text.replace(b'"FILLED"', b"7"), f"^damaged backup: cannot read .*{META}: name must be"),
+    (
+        META,
+        lambda text: text.replace(b'"first_seq"', b'"first_seq": "1", "no"'),
+        f"cannot read .*{META}: first_seq must",
+    ),
 )
 
 

@@ -170,7 +170,8 @@ def test_create_again_and_what_cannot_be(admin: JetStreamAdmin, stream: str) -> 
     with pytest.raises(JetStreamError) as caught:
         admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c")
     assert str(caught.value) == (
-        f"consumer c of stream {stream} exists with another configuration (there -> asked for): max_deliver: 5 -> -1"
+        f"consumer c of stream {stream} exists with another configuration (on the server -> asked for): "
+        "max_deliver: 5 -> -1"
     )
     taken = admin.consumers.load_or_create(stream, DEFAULT_CONSUMER, durable_name="c", any_config=True)
     assert (taken.created, taken.config.max_deliver) == (first.created, 5)
@@ -508,7 +509,7 @@ def test_lag(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:
     everywhere = [(each.stream, each.consumer) for each in admin.lag()]
     assert [(stream, name) for name in found] == [pair for pair in everywhere if pair[0] == stream]
     assert [(each.consumer, each.oldest) for each in admin.lag(stream, "a")] == [("a", a.oldest)]
-    with pytest.raises(OptionError, match="consumer a: its stream must be named"):
+    with pytest.raises(OptionError, match="consumer a: name its stream"):
         admin.lag(consumer="a")
 
 

@@ -129,7 +129,7 @@ def test_a_stream_that_cannot_be_changed_is_an_error_or_used_as_it_is(
     assert name not in names(publisher)
     source({s.name: described[s.name]}, stream=s.name, **IGNORE).streamWriter(COLUMNS, False)
     assert (
-        f"stream {s.name} is not as option ensureStream describes it, and is left so: max_age is 0s, not 1h, "
+        f"stream {s.name} is not as option ensureStream describes it, and is left as it is: max_age is 0s, not 1h, "
         "storage is file, not memory" in caplog.text
     )
     # One that is missing is made.

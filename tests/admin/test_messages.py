@@ -351,9 +351,9 @@ def test_messages_that_cannot_be_published(admin: JetStreamAdmin, make_stream: M
         (lambda: admin.publish(f"{name.lower()}.*", "x"), "there is a wildcard"),
         (lambda: admin.publish("$JS.API.INFO", "x"), "belongs to the server"),
         (lambda: admin.publish(f"{name.lower()}.a", wrong), "data must be text or bytes, not int"),
-        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a b": "c"}), 'header "a b" cannot be'),
-        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "b\r\nNats-Rollup: all"}), 'header "a" cannot be'),
-        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": wrong}), 'header "a" cannot be'),
+        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a b": "c"}), 'header "a b" is not possible'),
+        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "b\r\nNats-Rollup: all"}), 'header "a" is not possible'),
+        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": wrong}), 'header "a" is not possible'),
     ]
     for work, said in cases:
         with pytest.raises(OptionError, match=said):

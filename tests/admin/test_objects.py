@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +142,8 @@ def test_what_stands_beside_the_content(store: Made) -> None:
     assert (changed.nuid, changed.digest) == (put.nuid, put.digest)
     assert store.objects.update_meta("a", description="", metadata={"k": "w"}) == changed  # nothing to do
     assert (store.nats_info("a").headers, store.nats_get("a")) == (None, [b"x"])
-    for wrong in ({"headers": {"a": [1]}}, {"metadata": {"a": 1}}):
+    no_headers: tuple[Any, ...] = ({"a": [1]}, {"a": 1}, ["a"], "a")
+    for wrong in (*({"headers": given} for given in no_headers), *({"metadata": given} for given in no_headers)):
         with pytest.raises(OptionError, match="must be a mapping"):
             store.objects.update_meta("a", **wrong)
         with pytest.raises(OptionError, match="must be a mapping"):
@@ -216,7 +216,7 @@ def test_a_rename_that_was_broken_off_is_finished(store: Made, publisher: Publis
     data = content("a", 1, 2 * CHUNK)
     store.objects.put("a", data)
     last = store.admin.messages.last(store.stream, meta_subject(store.name, "a"))
-    both = replace(ObjectMeta.from_json(last.data, store.name), name="b")
+    both = ObjectMeta.from_json(last.data, store.name).model_copy(update={"name": "b"})
     publisher.publish([Message(meta_subject(store.name, "b"), both.to_json())])
     assert store.objects.get("a") == store.objects.get("b") == data
     store.objects.update_meta("a", "b")

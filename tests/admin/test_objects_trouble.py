@@ -63,7 +63,7 @@ def test_damage_is_an_error_and_no_file(
     """Never fewer bytes, or others, without a word. `tests/buckets` has all that content can lack."""
     info = store.objects.put("a", content("a", 1, 5 * SMALL), chunk_size=SMALL)
     damage(store, publisher, chunk_subject(store.name, info.nuid))
-    said = rf"object 'a' of bucket {store.name} is damaged: its (meta message speaks of|content has another digest)"
+    said = rf"object 'a' of bucket {store.name} is damaged: its (meta message says|content has another digest)"
     with pytest.raises(DataLossError, match=said):
         store.objects.get("a")
     with pytest.raises(DataLossError, match=said):

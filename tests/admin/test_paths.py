@@ -112,7 +112,7 @@ def test_only_files_are_replaced(filled: JetStreamAdmin, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to("pipe")
     for name in ("pipe", "link", "."):
-        with pytest.raises(OptionError, match="exists already, and is no file: choose another path"):
+        with pytest.raises(OptionError, match="exists already, and is not a file: choose another path"):
             filled.objects.bucket("PATHS").get_file("object", folder / name, overwrite=True)
     assert (folder / "pipe").is_fifo()
     assert (folder / "link").is_symlink()

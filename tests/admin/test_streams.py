@@ -131,7 +131,7 @@ def test_load_or_create(admin: JetStreamAdmin, name: str) -> None:
     with pytest.raises(JetStreamError) as caught:
         admin.streams.load_or_create(name=name, max_msgs=6, storage="memory")
     assert str(caught.value) == (
-        f"stream {name} exists with another configuration (there -> asked for): max_msgs: 5 -> 6; "
+        f"stream {name} exists with another configuration (on the server -> asked for): max_msgs: 5 -> 6; "
         "storage: file -> memory; metadata.owner: me -> nothing"
     )
     assert admin.streams.load_or_create(name=name, max_msgs=6, any_config=True).config == first.config
@@ -396,7 +396,7 @@ def test_without_a_cluster_there_is_one_replica(admin: JetStreamAdmin, name: str
     for request in refused:
         with pytest.raises(ApiError, match=f"stream {name}.*: JetStream clustering support required"):
             request()
-    with pytest.raises(OptionError, match="the server must be named"):
+    with pytest.raises(OptionError, match="server must not be empty"):
         admin.streams.remove_peer(name, "")
 
 

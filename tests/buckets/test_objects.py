@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,9 @@ from nats.js import api as nats_api
 from spark_jetstream.buckets.object_content import Assembly
 from spark_jetstream.buckets.object_store import Tries
 from spark_jetstream.buckets.objects import (
+    ObjectLink,
     ObjectMeta,
+    ObjectOptions,
     StoredObject,
     chunk_subject,
     digest_bytes,
@@ -27,7 +28,7 @@ from spark_jetstream.buckets.uploads import Disposition, UploadSettings
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.source.objects import LARGEST_CONTENT, live_objects, pack, refuse_large
-from tests.support.objects import meta_of
+from tests.support.objects import link_to, meta_of
 from tests.support.wire import Made
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -45,11 +46,14 @@ METAS = st.builds(
     headers=st.dictionaries(NAME, st.lists(TEXT, max_size=3).map(tuple), max_size=3),
     description=st.none() | TEXT,
     metadata=st.dictionaries(NAME, TEXT, max_size=3),
-    link=st.none() | st.tuples(TOKEN, TEXT),
+    options=st.builds(
+        ObjectOptions,
+        link=st.none() | st.builds(ObjectLink, bucket=TOKEN, name=TEXT),
+        max_chunk_size=st.none() | st.integers(0, 2**31 - 1),
+        new_option=st.integers(),
+    ),
     deleted=st.booleans(),
-    max_chunk_size=st.none() | st.integers(0, 2**31 - 1),
-    extra=st.dictionaries(st.sampled_from(["new_field", "other"]), TEXT, max_size=2),
-    extra_options=st.dictionaries(st.sampled_from(["new_option"]), st.integers(), max_size=1),
+    new_field=TEXT,
 )
 
 #: As Go's client writes it.
@@ -84,7 +88,7 @@ def test_a_meta_message_comes_back_as_it_was_and_nats_py_reads_it(meta: ObjectMe
 def test_what_other_clients_write_differently() -> None:
     newer = {**json.loads(GO), "compression": {"with": "s2"}, "options": {"encrypted": True}}
     meta = ObjectMeta.from_json(json.dumps(newer).encode(), "B")
-    assert meta.extra == {"compression": {"with": "s2"}}
+    assert meta.model_extra == {"compression": {"with": "s2"}}
     assert json.loads(meta.to_json()) == newer
     nothing = dict.fromkeys(["description", "headers", "metadata", "options", "digest", "deleted", "nuid", "size"])
     assert ObjectMeta.from_json(json.dumps({"name": "a", **nothing}).encode(), "B") == ObjectMeta(bucket="B", name="a")
@@ -99,7 +103,7 @@ def broken(**fields: Any) -> bytes:
     ("data", "said"),
     [
         (b"", "is not JSON"),
-        (broken(name=""), "names no object"),
+        (broken(name=""), "no usable field name"),
         (broken(name=1), "no usable field name"),
         (broken(size=-1), "no usable field size"),
         (broken(size=2**63), "no usable field size"),
@@ -114,7 +118,7 @@ def broken(**fields: Any) -> bytes:
         (broken(options=[]), "no usable field options"),
         (broken(options={"link": "B"}), "no usable field options.link"),
         (broken(options={"link": {"bucket": ">"}}), "no usable field options.link.bucket"),
-        (broken(options={"link": {"name": "x"}}), "links to no bucket"),
+        (broken(options={"link": {"name": "x"}}), "no usable field options.link.bucket"),
     ],
 )
 def test_what_is_malformed(data: bytes, said: str) -> None:
@@ -160,8 +164,8 @@ def test_the_newest_version_of_each_object_that_is_there() -> None:
     runs = (
         Made([meta_row("a"), meta_row("b"), meta_row("gone"), meta_row("expired")]),
         Made([meta_row("c"), meta_row("a"), meta_row("gone", deleted=True)], 5),
-        Made([(meta_subject("B", "expired"), b"", None), meta_row("all", link=("O", ""))], 8),
-        Made([meta_row("one", link=("O", "x"))], 10),
+        Made([(meta_subject("B", "expired"), b"", None), meta_row("all", options=link_to("O", ""))], 8),
+        Made([meta_row("one", options=link_to("O", "x"))], 10),
     )
     assert live(*runs) == [("b", 2), ("c", 5), ("a", 6), ("one", 10)]
     assert live() == []
@@ -259,11 +263,11 @@ CHUNKS = [b"abc", b"de"]
 @pytest.mark.parametrize(
     ("chunks", "fields", "said"),
     [
-        ([b"abc"], {}, "speaks of 2 chunks, and there are 1"),
-        ([], {}, "speaks of 2 chunks, and there are 0"),
-        ([*CHUNKS, b"f"], {}, "speaks of 2 chunks, and there are 3"),
-        ([b"abc", b"d"], {}, "speaks of 5 bytes, and its chunks hold 4"),
-        ([b"abc", b"def"], {}, "speaks of 5 bytes, and its chunks hold 6"),
+        ([b"abc"], {}, "says 2 chunks, and there are 1"),
+        ([], {}, "says 2 chunks, and there are 0"),
+        ([*CHUNKS, b"f"], {}, "says 2 chunks, and there are 3"),
+        ([b"abc", b"d"], {}, "says 5 bytes, and its chunks hold 4"),
+        ([b"abc", b"def"], {}, "says 5 bytes, and its chunks hold 6"),
         ([b"abc", b"dE"], {}, "has another digest"),
         ([b"de", b"abc"], {}, "has another digest"),
         (CHUNKS, {"digest": ""}, "the digest '' is not a SHA-256"),
@@ -277,7 +281,7 @@ def test_content_that_is_not_what_its_meta_message_says(
     chunks: list[bytes], fields: dict[str, Any], said: str | None
 ) -> None:
     good = meta_of("B", "good", "good", [b"xyz"])
-    metas = [good, replace(meta_of("B", "x", "x", CHUNKS), **fields), replace(good, nuid="also")]
+    metas = [good, meta_of("B", "x", "x", CHUNKS).model_copy(update=fields), good.model_copy(update={"nuid": "also"})]
     rows = [("good", b"xyz"), *(("x", chunk) for chunk in chunks), ("also", b"xyz")]
     assembly = assembled(metas, rows)
     first, fault, last = assembly.faults()

@@ -253,7 +253,7 @@ def test_a_cluster() -> None:
 def test_the_lines_of_the_guide(check: Callable[..., Any], tmp_path: Path) -> None:
     """Each line runs as it stands, up to a redirection."""
     (tmp_path / "spark.creds").write_text(Operator().credentials(user(), 7 * 86_400))
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8").replace("\\\n", "")
     lines = re.findall(r"^spark-jetstream check ([^>\n]*)", page, re.MULTILINE)
     assert len(lines) > 5
     for line in lines:

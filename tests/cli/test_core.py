@@ -233,7 +233,7 @@ def test_a_request_that_cannot_be_answered_is_passed_over(do: Command, client: R
     ran = do("reply", "ask.c", "--echo", "--count", 3)
     assert ran.err.splitlines()[1:] == [
         "no reply to message 1: the message on ask.c has no reply subject",
-        'no reply to message 2: header "no name" cannot be: names are letters, digits and dashes, values one line',
+        'no reply to message 2: header "no name" is not possible: names are letters, digits and dashes, values one line',
     ]
     assert heard(client) == (b"answers.2", b"", b"last")
 

@@ -120,7 +120,7 @@ BY_PASSWORD = f"{REFUSED} (options user and password)"
 BY_FILE = f"{REFUSED} (option credentialsFile)"
 UNTRUSTED = "the certificate of … is not trusted (options tlsCaFile, tlsHostname): "
 BAD_CLIENT = "the NATS server at … refused the client certificate (options tlsCertFile and tlsKeyFile): "
-SILENT = "the server closed the connection; one that begins with TLS needs option tlsHandshakeFirst"
+SILENT = "; one that begins with TLS needs option tlsHandshakeFirst"
 OTHER_CLIENTS = "the server trusts other clients"
 NO_TLS = "TLS is asked for (a tls:// URL or a tls option), and the server offers none"
 NO_TLS_FIRST = "the server does not begin with TLS, which option tlsHandshakeFirst or a wss:// URL asks for"
@@ -391,15 +391,11 @@ CHANGES = (
 
 _HEAD = """# Logins
 
-Every way to log in, as the tests try it with real servers: right, with each thing wrong, and with each thing that may
-change during a run. `python -m tests.client.logins > docs/logins.md` makes this page from the table of these tests
-(`tests/client/logins.py`). `…` stands for a name, an address or a time. [options.md](options.md) has the options,
-[runbook.md](runbook.md#refused-credentials) what to do.
+<!-- Made by `python -m tests.client.logins > docs/logins.md`; do not edit. -->
 
-- [Ways](#ways)
-- [What is refused](#what-is-refused)
-- [What changes during a run](#what-changes-during-a-run)
-- [Where secrets do not show](#where-secrets-do-not-show)
+Every way to log in, as the tests try it with real servers: right, with each thing wrong, and with each thing that may
+change during a run. The page is made from the table of these tests, `tests/client/logins.py`. `…` stands for a name, an
+address or a time. [options.md](options.md) has the options, [runbook.md](runbook.md#refused-credentials) what to do.
 
 ## Ways
 
@@ -413,8 +409,8 @@ for `retryTimeout`. Of several servers each must refuse. A streaming query that 
 refusals, because its servers may be restarting.
 
 One case takes as long as `connectTimeout`, because a server that hangs does the same: a server with TLS first says
-nothing to a client without `tlsHandshakeFirst`. The error ends with
-`{SILENT}`.
+nothing to a client without `tlsHandshakeFirst`. The error says that the server is silent, or closed the connection, and
+ends with `{SILENT.removeprefix("; ")}`.
 """
 _DURING = """
 ## What changes during a run

@@ -136,13 +136,13 @@ def test_seeds(tmp_path: Path) -> None:
         *(
             (option, content, words)
             for seed, words in (
-                (USER_SEED[:-1], "holds something else than an NKey seed"),
+                (USER_SEED[:-1], "does not hold an NKey seed"),
                 (ACCOUNT_SEED, "holds an NKey seed that is not a user's"),
                 (WRONG_SEED, "holds an NKey seed with a wrong checksum"),
             )
             for option, content in (("nkeySeed", seed), ("credentials", CREDS.replace(USER_SEED, seed)))
         ),
-        ("nkeySeed", "not a seed", "holds something else than an NKey seed"),
+        ("nkeySeed", "not a seed", "does not hold an NKey seed"),
         ("credentials", "nothing of the kind", "holds no user JWT"),
         ("credentials", CREDS.replace("USER JWT", "JWT"), "holds no user JWT"),
         ("credentials", CREDS.replace(JWT, "not-a-jwt"), "holds no user JWT"),
@@ -177,7 +177,7 @@ def test_a_missing_file_is_refused_and_no_secret_in_its_place_shown(options: dic
 
 
 def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
-    assert "holds something else than an NKey seed" in refused(nkeySeedFile=put(tmp_path / "a", b"\xff\xfe"))
+    assert "does not hold an NKey seed" in refused(nkeySeedFile=put(tmp_path / "a", b"\xff\xfe"))
     assert "holds no certificate in PEM form" in refused(tlsCaFile=put(tmp_path / "empty", ""))
     assert "which is too large" in refused(tlsCaFile=put(tmp_path / "b", b"x" * (1 << 20) + b"x"))
 

@@ -426,7 +426,7 @@ def test_a_wire_that_went_dead(tls: bool, tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(1) as threads:
             mending = threads.submit(mend)
-            with pytest.raises(ConnectionFailed, match="no sign of life"):
+            with pytest.raises(ConnectionFailed, match="does not answer"):
                 connection.request(INFO, b"", context="look")
             account(connection.options, patience=60)
             mending.result()

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig
 from spark_jetstream.client import login
-from spark_jetstream.client.nats_py import Greeting, NotNats
+from spark_jetstream.client.greeting import Greeting, NotNats
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import AuthenticationFailed, JetStreamError, UntrustedServer
@@ -168,10 +168,10 @@ def test_a_file_that_was_sent_with_the_job(
 
 def test_a_server_that_wants_tls_first_is_a_cause_of_silence() -> None:
     with pytest.raises(NotNats) as raised:
-        Greeting(InfoCheck()).check(b"", plain=True)
-    assert str(raised.value) == SILENT
+        Greeting(InfoCheck(), "h:1").check(b"", plain=True)
+    assert str(raised.value) == f"the server closed the connection{SILENT}"
     with pytest.raises(NotNats, match=r"closed the connection$"):
-        Greeting(InfoCheck()).check(b"")
+        Greeting(InfoCheck(), "h:1").check(b"")
 
 
 def attempt(use: str, given: dict[str, str]) -> None:

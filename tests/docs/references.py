@@ -1,13 +1,13 @@
 """The references of all options and commands in Markdown, made from the models and from the commands themselves.
 
-``python -m tests.docs.references options > docs/options.md``, and the same with ``commands``.
+``python -m tests.docs.references`` writes docs/options.md and docs/commands/, with a page for each group of commands.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,10 +18,13 @@ from spark_jetstream.cli.main import app
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.specs import EXCLUSIVE, NEEDED
 
-_OPTIONS_HEAD = """\
+DOCS = Path(__file__).parents[2] / "docs"
+_MADE = "<!-- Made by `python -m tests.docs.references`; do not edit. -->"
+
+_OPTIONS_HEAD = f"""\
 # Options
 
-Made by `python -m tests.docs.references options > docs/options.md`; do not edit.
+{_MADE}
 
 All options of `format("jetstream")`. [reading.md](reading.md) and [writing.md](writing.md) show them at work, and the
 [glossary](glossary.md) explains words of NATS. Names match in any case. An option that does not exist, or has no
@@ -61,30 +64,31 @@ client's certificate and key. The connector does not use what `nats context sele
 `socks_proxy`, `nsc` or `windows_*`, or a token beside another kind of authentication, is refused; so are `op://` and
 `nsc://` in its secret fields.
 """
-_COMMANDS_HEAD = """\
+_COMMANDS_HEAD = f"""\
 # Commands
 
-Made by `python -m tests.docs.references commands > docs/commands.md`; do not edit.
+{_MADE}
 
 `spark-jetstream COMMAND --help` says the same. What commands have in common:
 
-- They connect as [docs/admin.md](admin.md#how-it-connects) says: by the options below, else by the `NATS_*` variables
-  and contexts of the `nats` command. These options may stand before the command too.
+- They connect as [docs/admin.md](../admin.md#how-it-connects) says: by the [options below](#options-of-every-command),
+  else by the `NATS_*` variables and contexts of the `nats` command. These options may stand before the command too.
 - `--json` prints what a program reads: one JSON document with exact numbers, and a line for each object where the
   output has no end. Tables are for people, and have colours only on a terminal. Notes, progress bars and errors go to
   standard error.
 - A command asks before it removes or overwrites something; `--force` answers yes, and is needed without a terminal.
 - The exit code is 0 after success, 1 after a failure or if a check found something, 2 for a wrong command line or file,
   3 if no server could be reached or none answered, and 130 after Ctrl-C. `check` has [codes of its
-  own](monitoring.md#health-checks).
+  own](../monitoring.md#health-checks).
 - Most commands and options of the `nats` tool work under their names there, such as `s report`, `rmm`, `--replicas` and
   `--dupe-window`. Each other one is answered with what to write instead, or that it is not what this command does.
 - `spark-jetstream cheat` prints an example of each command.
 - `spark-jetstream --install-completion` teaches your shell to complete commands, options, and names of streams and
   consumers.
 - A default of an option is that of the command that creates something: `edit` and `copy` change what you name.
-
 """
+_NO_GROUP = "general"
+_EVERY = "options of every command"
 _SHARED = {parameter.name for parameter in SHARED}
 _CONFIGURATIONS = {
     "stream": "a stream",
@@ -100,13 +104,14 @@ def options_markdown() -> str:
     lines = [_OPTIONS_HEAD.rstrip()]
     places = {"stream": "in a streaming query", "batch": "in a batch"}
     for model in (ConnectionOptions, SourceOptions, SinkOptions):
-        title = f"## {model.side.capitalize()}"
-        lines += ["", title, "", "| option | meaning | value | default |", "|---|---|---|---|"]
+        lines += ["", f"## {model.side.capitalize()}"]
         for spec in model.specs:
+            title = f"{spec.name} ({model.side})" if f"### {spec.name}" in lines else spec.name
             only = f"; only {places[spec.only]}" if spec.only else ""
-            default = f"`{spec.default}`" if spec.default else ""
+            default = f" Default: `{spec.default}`." if spec.default else ""
             value = spec.kind.expects.partition(" such as")[0]
-            lines.append(f"| `{spec.name}` | {spec.doc}{only} | {value} | {default} |")
+            lines += ["", f"### {title}", "", f"{spec.doc[0].upper()}{spec.doc[1:]}{only}."]
+            lines += ["", f"Value: {value}.{default}"]
     pairs = [f"`{one}` and `{other}`" for one, other in EXCLUSIVE]
     lines += ["", "## Which exclude each other", "", *(f"- {pair}" for pair in pairs)]
     lines += ["- different kinds of authentication: user and password, token, credentials, NKey"]
@@ -114,33 +119,47 @@ def options_markdown() -> str:
     return "\n".join([*lines, "", _NOTES])
 
 
-def commands_markdown() -> str:
-    """Return docs/commands.md. Options that several commands share have a section of their own."""
-    root = typer.main.get_command(app)
-    commands = list(commands_of(root))
+def command_pages() -> dict[str, str]:
+    """Return the pages of docs/commands/ by their names: an overview, and a page for each group of commands."""
+    root: Any = typer.main.get_command(app)
+    groups: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
+    for path, command in commands_of(root):
+        groups.setdefault(path[0] if len(path) > 1 else _NO_GROUP, []).append((path, command))
+    overview, pages = [_COMMANDS_HEAD], {}
+    for group, commands in groups.items():
+        text = root.commands[group].help if group in root.commands else "Commands without a group."
+        rows = {
+            f"[{' '.join(path)}]({group}.md#{'-'.join(path)})": first_sentence(command.help or "")
+            for path, command in commands
+        }
+        overview.append(f"\n## {group}\n\n{text}\n\n{_table(rows, '{}')}")
+        pages[f"{group}.md"] = _group_page(group, text, commands)
     shared = _options(root, lambda parameter: parameter.name in _SHARED)
-    index = {f"[{' '.join(path)}](#{'-'.join(path)})": first_sentence(command.help or "") for path, command in commands}
-    parts = [_COMMANDS_HEAD, _table(index, "{}"), "\n## Options of every command\n\n", _table(shared)]
-    configurations: dict[str, dict[str, str]] = {}
+    overview.append(f"\n## Options of every command\n\n{_table(shared)}")
+    return {"index.md": "".join(overview), **pages}
+
+
+def _group_page(group: str, text: str, commands: list[tuple[tuple[str, ...], Any]]) -> str:
+    """Return the page of a group. Options that several of its commands share have a section of their own."""
+    title = "General commands" if group == _NO_GROUP else f"spark-jetstream {group}"
+    parts = [f"# {title}\n\n{_MADE}\n\n{text}\n", f"All take the [{_EVERY}](index.md#{_anchor(_EVERY)}) too.\n"]
+    shared: dict[str, str] = {}
+    for _, command in commands:
+        shared = {**_options(command, _configures), **shared}  # the first command shows defaults
     for path, command in commands:
-        fields = _options(command, _configures)
-        configurations[path[0]] = {**fields, **configurations.get(path[0], {})}  # the first command shows defaults
-    for group, what in _CONFIGURATIONS.items():
-        parts.append(f"\n## Options of {what}\n\n{_table(configurations[group])}")
-    for path, command in commands:
-        text = unwrapped(inspect.cleandoc(command.help or ""))
+        help_text = unwrapped(inspect.cleandoc(command.help or ""))
         parts.append(
-            f"\n## {' '.join(path)}\n\n{text}\n\n```\nspark-jetstream {' '.join(path)} {usage(command)}\n```\n"
+            f"\n## {' '.join(path)}\n\n{help_text}\n\n```\nspark-jetstream {' '.join(path)} {usage(command)}\n```\n"
         )
         own = _options(command, lambda parameter: parameter.name not in _SHARED and not _configures(parameter))
         parts.append(f"\n{_table(own)}" if own else "")
         if fields := _options(command, _configures):
-            heading = f"options of {_CONFIGURATIONS[path[0]]}"
-            absent = ", ".join(f"`{names}`" for names in configurations[path[0]] if names not in fields)
-            link = f"[{heading}](#{heading.lower().replace(' ', '-')})"
-            parts.append(f"\nAlso the {link}{f', except {absent}' if absent else ''}.\n")
+            heading = f"options of {_CONFIGURATIONS[group]}"
+            absent = ", ".join(f"`{names}`" for names in shared if names not in fields)
+            parts.append(f"\nAlso the [{heading}](#{_anchor(heading)}){f', except {absent}' if absent else ''}.\n")
         example = (command.epilog or "").removeprefix("Example: ")
         parts.append(f"\nExample: `{example}`\n")
+    parts.append(f"\n## Options of {_CONFIGURATIONS[group]}\n\n{_table(shared)}" if shared else "")
     return "".join(parts)
 
 
@@ -172,12 +191,23 @@ def _options(command: Any, wanted: Callable[[Any], bool]) -> dict[str, str]:
     return rows
 
 
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
 def _table(rows: Mapping[str, str], form: str = "`{}`") -> str:
     return "| | |\n|---|---|\n" + "".join(f"| {form.format(names)} | {text} |\n" for names, text in rows.items())
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"options": options_markdown, "commands": commands_markdown}
-"""Which page the argument of the command names."""
+def pages() -> dict[Path, str]:
+    """Return the pages that are made here, by their files."""
+    commands = {DOCS / "commands" / name: text for name, text in command_pages().items()}
+    return {DOCS / "options.md": options_markdown(), **commands}
+
 
 if __name__ == "__main__":
-    sys.stdout.write(PAGES[sys.argv[1]]())
+    for old in (DOCS / "commands").glob("*.md"):
+        old.unlink()
+    for page, content in pages().items():
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(content, encoding="utf-8")

@@ -25,7 +25,7 @@ from spark_jetstream.source.ranges import shares
 from spark_jetstream.testing import NatsServer
 from tests.cli.test_server import serving
 from tests.client import logins
-from tests.docs.references import options_markdown
+from tests.docs import references
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
@@ -233,6 +233,9 @@ def test_code_blocks_parse(page: Path) -> None:
     assert set(marks[::2]) <= {"", "python", "sh", "text", "conf", "json", "yaml", "sql", "dockerfile", "proto"}
     assert set(marks[1::2]) <= {""}
     assert len(marks) % 2 == 0
+    # What the column of the site shows without scrolling.
+    code = [block for language in ("python", "sh", "sql") for block in blocks(page, language)]
+    assert [line for block in code for line in block.text.splitlines() if len(line) > 84] == []
     for block in blocks(page, "python"):
         ast.parse(block.text, f"{page.name}, block at line {block.line}")
     for block in blocks(page, "json"):
@@ -318,9 +321,10 @@ def test_the_addresses_of_the_project_are_those_of_pyproject() -> None:
 # -- claims --
 
 
-def test_the_reference_of_options_is_current() -> None:
-    written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert written == options_markdown(), "run `python -m tests.docs.references options > docs/options.md`"
+def test_the_references_of_options_and_commands_are_current() -> None:
+    files = [references.DOCS / "options.md", *(references.DOCS / "commands").iterdir()]
+    written = {path: path.read_text(encoding="utf-8") for path in files}
+    assert written == references.pages(), "run `python -m tests.docs.references`"
 
 
 def test_the_page_about_logins_is_current() -> None:

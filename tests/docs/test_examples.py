@@ -109,7 +109,7 @@ def test_the_pipeline_fills_its_table_and_its_sink_once(url: str, tmp_path: Path
     text = specification.read_text()
     assert DEFAULT_URL in text
     assert FOLDER in text
-    specification.write_text(text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path)))
+    specification.write_text(text.replace(DEFAULT_URL, url).replace(FOLDER, str(tmp_path / "storage")))
     # As docs/pipelines.md says: Spark's default catalog forgets the tables, and the second run would fail.
     catalog = "spark.sql.catalogImplementation=hive"
     command: list[str | Path] = [Path(sys.executable).with_name("spark-pipelines"), "run", "--conf", catalog]
@@ -124,6 +124,13 @@ def test_the_pipeline_fills_its_table_and_its_sink_once(url: str, tmp_path: Path
         assert sorted(order["id"] for order in large) == list(range(10, 20 + run))
     table = pq.read_table(project / "spark-warehouse" / "orders", columns=["sequence"])
     assert sorted(table["sequence"].to_pylist()) == list(range(1, 22))
+    # What it leaves in the user's folder the page names, and git ignores.
+    left = {path.name for path in project.iterdir()} - {path.name for path in (EXAMPLES / "pipeline").iterdir()}
+    assert left == {"spark-warehouse", "metastore_db", "derby.log"}
+    page, ignored = (EXAMPLES.parent / name for name in ("docs/pipelines.md", ".gitignore"))
+    for name in left:
+        assert f"`{name}`" in page.read_text(encoding="utf-8")
+        assert name in ignored.read_text(encoding="utf-8").replace("/\n", "\n").splitlines()
 
 
 def test_the_files_that_nothing_here_can_run_parse() -> None:

@@ -16,9 +16,9 @@ import nbformat
 import pytest
 from pyspark.sql import SparkSession
 
-from notebooks import build
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Publisher
+from tools.site import build
 
 QUICKSTART = build.FOLDER / "quickstart.py"
 
@@ -35,7 +35,7 @@ def test_the_jupyter_notebooks_are_made_from_the_sources_and_valid() -> None:
     assert sorted(build.FOLDER.glob("*.ipynb")) == [path.with_suffix(".ipynb") for path in build.sources()]
     for path in build.sources():
         written = path.with_suffix(".ipynb").read_text(encoding="utf-8")
-        assert written == build.text_of(path.read_text(encoding="utf-8")), "run `python notebooks/build.py`"
+        assert written == build.text_of(path.read_text(encoding="utf-8")), "run `python tools/site/build.py`"
         nbformat.validate(json.loads(written))
 
 

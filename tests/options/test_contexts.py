@@ -148,7 +148,7 @@ def test_authentication(
         ({"token": "file:///nowhere"}, "takes token from a file that cannot be read"),
         ({"token": f"data:;base64,{SECRET}!"}, "has base64 in token that cannot be decoded"),
         ({"token": f"data:,{SECRET}"}, "has a data: URI in token that is not base64"),
-        ({"token": 7}, "has something else than text in its field token"),
+        ({"token": 7}, "has a field token that is not text"),
         ({"url": f"nats://me:{SECRET}@a:b"}, 'in "prod", url holds URL number 1, in which the port'),
         ({"url": f"nats://me:{SECRET}@a,ws://b"}, 'in "prod", url mixes'),
         (f'{{"token": "{SECRET}"'.encode(), "is not JSON"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import SecretStr, ValidationError
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
@@ -428,8 +428,3 @@ def test_models_are_frozen_hashable_and_pickle() -> None:
     assert {source(**options).connection: "pooled"}[source(**options).connection] == "pooled"
     written = {"token": "x", "subject": "a", "delivery": "exactly-once", "writeId": "w", "stream": "ORDERS"}
     check_identity(lambda **more: SinkOptions.from_spark({**written, **more}, streaming=False), token="y")
-
-
-@pytest.mark.parametrize("model", [SourceOptions, SinkOptions])
-def test_the_models_schema_can_be_made(model: type[BaseModel]) -> None:
-    assert json.dumps(model.model_json_schema())

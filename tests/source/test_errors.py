@@ -74,7 +74,7 @@ LAST, STARTS = "last message has sequence 20", "reading starts at sequence 11"
 FIRST = "the first message kept has sequence 11; set failOnDataLoss to false to begin there"
 FUTURE = r"startingTimestamp is in the future: the server's clock shows 2\d\d\d-.*Z"
 QUEUE = "stream QUEUE has work-queue retention"
-ALLOW = r"set allow_direct on the stream \(nats stream edit QUEUE --allow-direct\)"
+ALLOW = r"set allow_direct on the stream \(spark-jetstream stream edit QUEUE --allow-direct\)"
 
 #: `mode` holds b for batch, s for stream; the sentence is a pattern for all of it. Beside the options: stream=S.
 #: Some ways in which an option can be wrong, above all those with a secret; all are in tests/options.
@@ -84,7 +84,7 @@ OPTIONS: list[tuple[str, Options, str]] = [
         "options user and token are two kinds of authentication"),
     ("b", {"servers": f"nats://ann:{PASSWORD},{WRONG}@127.0.0.1:4222"},
         r"option servers holds URL number 1, in which .* \(inside a URL, a password is percent-encoded\)"),
-    ("b", {"nkeySeedSecret": WRONG}, "option nkeySeedSecret holds something else than an NKey seed"),
+    ("b", {"nkeySeedSecret": WRONG}, "option nkeySeedSecret does not hold an NKey seed"),
 ]  # fmt: skip
 #: What the server does not have or allow, with the error's class as a pattern. Beside: a login, stream=ORDERS.
 SERVER: list[tuple[str, str, Options, str]] = [

@@ -326,9 +326,9 @@ def test_a_connection_cut_in_mid_content(bucket: Bucket, position: int) -> None:
 #: Fields of the meta message of an object with 1000 bytes in 10 chunks, of which one may be gone, and what is found
 #: wrong. All that can be wrong is in tests/buckets.
 DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
-    "gone": ({}, "speaks of 10 chunks, and there are 9"),
+    "gone": ({}, "says 10 chunks, and there are 9"),
     "digest": ({"digest": digest_text(hashlib.sha256(b"other").digest())}, "another digest"),
-    "larger": ({"size": 1001}, "speaks of 1001 bytes, and its chunks hold 1000"),
+    "larger": ({"size": 1001}, "says 1001 bytes, and its chunks hold 1000"),
     "no chunks": ({"nuid": ""}, "does not say where its chunks are"),
 }
 

@@ -302,7 +302,7 @@ def test_no_room_for_a_consumer_for_longer_than_retry_timeout(server: NatsServer
     with pytest.raises(ConsumerLimitReached, match="maximum consumers limit reached") as caught:
         sequences(pulls(server.url, part, replace(SETTINGS, retry_timeout=0.5)))
     assert (caught.value.code, caught.value.err_code) == (400, 10026)
-    assert str(caught.value).endswith("and no other consumer went within 0.5 s")
+    assert str(caught.value).endswith("and no other consumer was removed within 0.5 s")
     assert found + sequences(begun) == ALL[:300]
 
 

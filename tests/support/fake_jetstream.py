@@ -217,7 +217,7 @@ class FakeJetStream:
             subscribed: dict[str, bytes] = {}
             pinged = False
             while line := file.readline():
-                words = line.split()
+                words = line.split() or [b""]  # an empty line ends a request of HTTP
                 if words[0] == b"PING":
                     self._say(wire, "" if pinged else "pong", Honest(b"PONG\r\n", self.ended))
                     pinged = True

@@ -11,7 +11,6 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +19,9 @@ from nats.js.client import JetStreamContext
 from nats.js.object_store import ObjectStore
 
 from spark_jetstream.buckets.objects import (
+    ObjectLink,
     ObjectMeta,
+    ObjectOptions,
     chunk_subject,
     digest_text,
     meta_filter,
@@ -57,6 +58,11 @@ def meta_of(bucket: str, name: str, nuid: str, chunks: Sequence[bytes]) -> Objec
     data = b"".join(chunks)
     digest = digest_text(hashlib.sha256(data).digest())
     return ObjectMeta(bucket=bucket, name=name, nuid=nuid, size=len(data), chunks=len(chunks), digest=digest)
+
+
+def link_to(bucket: str, name: str) -> ObjectOptions:
+    """The options of the meta message of a link."""
+    return ObjectOptions(link=ObjectLink(bucket=bucket, name=name))
 
 
 class Bucket:
@@ -96,7 +102,7 @@ class Bucket:
         """The chunks of an object and its meta message, as clients write them; `fields` makes it say something else."""
         nuid = secrets.token_hex(11)
         chunks = [data[at : at + chunk] for at in range(0, len(data), chunk)]
-        meta = replace(meta_of(self.name, name, nuid, chunks), **fields)
+        meta = meta_of(self.name, name, nuid, chunks).model_copy(update=fields)
         messages = [Message(chunk_subject(self.name, nuid), part) for part in chunks]
         return [*messages, Message(meta_subject(self.name, name), meta.to_json(), ROLLUP)]
 
@@ -105,7 +111,7 @@ class Bucket:
         self.publisher.publish(self.frames(name, data, chunk, **fields))
 
     def link(self, name: str, bucket: str, target: str) -> None:
-        self.store(name, link=(bucket, target), digest="")
+        self.store(name, options=link_to(bucket, target), digest="")
 
     def info(self) -> dict[str, Any]:
         return self.publisher.api(f"STREAM.INFO.{self.stream}")

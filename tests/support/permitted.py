@@ -19,6 +19,7 @@ from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.reader import JetStreamStreamReader
 from tests.support import keyed
 from tests.support.calls import rows as rows_read
+from tests.support.objects import link_to
 from tests.support.permissions import INBOX, Account, Work
 from tests.support.reading import wait_until
 from tests.support.sinking import Sink, batch, rows
@@ -152,7 +153,7 @@ def bucket_objects(account: Account) -> None:
     admin = Sink(account.admin, objectBucket="b")
     admin.write([batch(name=["one", "two"], content=[b"1" * 300_000, b"2"])])
     # The target of a link is looked up, as is an object that was replaced before it was read.
-    link = ObjectMeta(bucket="b", name="link", link=("b", "two"), digest="")
+    link = ObjectMeta(bucket="b", name="link", options=link_to("b", "two"))
     account.fill(meta_subject("b", "link"), data=link.to_json())
 
 

@@ -55,13 +55,12 @@ class ObjectInfo:
     @classmethod
     def of(cls, stored: StoredObject) -> ObjectInfo:
         """From a meta message; a time of 0 is not known, and becomes `NEVER`."""
-        meta = vars(stored.meta)
-        given = {field.name: meta[field.name] for field in fields(cls) if field.name in meta}
+        meta = stored.meta
+        given = {field.name: getattr(meta, field.name) for field in fields(cls) if hasattr(meta, field.name)}
         known = {
-            "size": Bytes(meta["size"]),
-            "headers": {name: tuple(values) for name, values in meta["headers"].items()},
-            "metadata": dict(meta["metadata"]),
-            "description": meta["description"] or "",
+            "size": Bytes(meta.size),
+            "description": meta.description or "",
+            "max_chunk_size": meta.options.max_chunk_size,
             "modified": Timestamp.of(stored.timestamp) if stored.timestamp else NEVER,
             "sequence": stored.sequence,
         }
@@ -86,7 +85,7 @@ def object_name(name: object) -> str:
     try:
         problem = name_fault(name)
     except UnicodeEncodeError:
-        problem = "its name is no text that UTF-8 can hold"
+        problem = "its name is not text that UTF-8 can hold"
     if problem:
-        raise OptionError(f"object {name[:80]!r} cannot be: {problem}", option="name")
+        raise OptionError(f"object {name[:80]!r} is not possible: {problem}", option="name")
     return name

@@ -1,6 +1,6 @@
-"""Make each ``.ipynb`` of this folder from the ``.py`` beside it, the same notebook in Databricks' source format.
+"""Make each ``.ipynb`` of ``notebooks/`` from the ``.py`` beside it, the same notebook in Databricks' source format.
 
-``python notebooks/build.py`` writes them. In the source format a line ``# COMMAND ----------`` ends a cell, and the
+``python tools/site/build.py`` writes them. In the source format a line ``# COMMAND ----------`` ends a cell, and the
 lines of a Markdown cell begin with ``# MAGIC``, the first of them with ``# MAGIC %md``. The results have no outputs,
 and are the same, byte for byte, whenever the sources are.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "notebooks"
 FIRST_LINE = "# Databricks notebook source\n"
 SEPARATOR = "\n# COMMAND ----------\n"
 MAGIC = "# MAGIC"

@@ -1,0 +1,109 @@
+"""How a connection begins: the server's greeting, checked before nats-py reads it, or what answers in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from urllib.parse import ParseResult
+
+from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.errors import ProtocolError, printable
+from spark_jetstream.options import advice
+from spark_jetstream.protocol.server_info import InfoCheck
+
+_LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
+_REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
+_QUIET = 1.0  # seconds that a server may be silent before it is asked
+_HINT = f"; one that begins with TLS needs {advice.TLS_FIRST}"
+_MONITORING = re.compile(rb'HTTP/.*"server_id":.*?"port": ?(\d{1,5})\b', re.DOTALL)
+_WEBSOCKET = re.compile(rb"HTTP/.*\nsec-websocket-version:", re.DOTALL | re.IGNORECASE)
+_MAY_PASS = re.compile(rb"-ERR|HTTP/\S+ 5|\s*$")  # what a proxy says while the server behind it is away
+
+
+class NotNats(ConnectionRefusedError):
+    """The peer does not speak NATS. An OSError, so that nats-py counts a failed attempt."""
+
+    final = False  # whether it speaks something else, so that no attempt will succeed
+
+
+def not_nats(server: str, line: bytes, answer: bytes = b"", *, web: bool = False) -> NotNats:
+    """Return the error for a server (host:port) whose first line is no INFO. `answer` is that of `answer_of`."""
+    what = "NATS"
+    if port := _MONITORING.match(answer):
+        what = f"NATS but the monitoring of a nats-server, whose clients use port {int(port[1])}"
+    elif web and answer.startswith(b"INFO"):
+        what = "a WebSocket but needs a nats:// URL"
+    elif not web and _WEBSOCKET.match(answer):
+        what = "NATS but a WebSocket, which needs a ws:// URL"
+    elif line.startswith(b"\x15\x03"):  # a TLS alert
+        what = f"NATS but TLS, which needs {advice.TLS_FIRST}"
+    shown = line.partition(b"\n")[0][:60].decode("utf-8", "replace").strip()
+    error = NotNats(f"the server at {server} answered {shown!r}, which is not {what}")
+    error.final = not _MAY_PASS.match(line)
+    return error
+
+
+async def answer_of(uri: ParseResult, patience: float) -> bytes:
+    """Return how a server answers `_REQUEST`, over a connection of its own; nothing without an answer."""
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(uri.hostname, uri.port), patience / 2)
+        try:
+            writer.write(_REQUEST)
+            return await asyncio.wait_for(reader.read(4096), patience / 2)
+        finally:
+            writer.transport.abort()
+    return b""
+
+
+async def first_line(reader: asyncio.StreamReader, uri: ParseResult, patience: float, *, plain: bool) -> bytes:
+    """Return the first line of a server. Raises `NotNats` for one that says nothing within `patience` seconds.
+
+    A NATS server speaks first, most others wait for a request: a silent one is asked what it is, unless TLS has begun.
+    """
+    deadline, line = Deadline(0.9 * patience), asyncio.ensure_future(reader.readline())  # before nats-py gives up
+    try:
+        await asyncio.wait([line], timeout=min(_QUIET, patience / 4))
+        if plain and not line.done():
+            answer = await answer_of(uri, deadline.left / 2)
+            if not line.done() and answer[:4] not in (b"", b"INFO"):
+                raise not_nats(uri.netloc, answer, answer)
+        await asyncio.wait([line], timeout=deadline.left)
+        if not line.done():
+            raise NotNats(f"the server at {uri.netloc} accepts connections and says nothing{_HINT if plain else ''}")
+        return await line
+    finally:
+        line.cancel()
+
+
+class Greeting:
+    """Checks the two lines with which a connection begins, before nats-py reads them: INFO, then PONG or -ERR."""
+
+    def __init__(self, check: InfoCheck, server: str) -> None:
+        self._check = check
+        self._server = server  # host:port
+        self.greeted = False  # INFO was read; PONG or -ERR follows
+
+    def check(self, line: bytes, *, plain: bool = False) -> bytes:
+        """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
+        if not line:
+            raise NotNats(f"the server closed the connection{_HINT if plain and not self.greeted else ''}")
+        if self.greeted and line.startswith(b"PONG"):
+            return line
+        if self.greeted and line.startswith(b"-ERR"):
+            return plain_error(line)
+        if self.greeted:
+            raise NotNats(f"the server sent {line[:40]!r} in place of PONG")
+        if not line.startswith(b"INFO"):
+            raise not_nats(self._server, line)
+        self.greeted = True
+        try:
+            return self._check.check(line, first=True)
+        except ProtocolError as error:
+            raise NotNats(str(error)) from error
+
+
+def plain_error(line: bytes) -> bytes:
+    """A line with -ERR in the form in which nats-py reads it, without control characters, and not for ever long."""
+    text = printable(line[len(b"-ERR") : _LONGEST_ERROR].decode("utf-8", "replace").strip().strip("'"))
+    return f"-ERR '{text or 'no reason was given'}'\r\n".encode()
