@@ -18,26 +18,11 @@ from tests.support.command import run_command
 
 ROOT: Any = typer.main.get_command(app)
 LINES = [*lines()]
-COMING = {
-    "account": {"backup", "snapshot", "restore"},
-    "bench": {"pub", "sub", "service", "js", "kv", "oldjs"},
-    "consumer": {"find", "query"},
-    "stream": {"find", "query", "view"},
-    "sub": set(),
-    "request": set(),
-    "reply": set(),
-}
-"""By group: commands that are not there yet; an empty set is the command itself."""
 
 
 def known(*words: str) -> bool:
     """Whether a command line is one of a command here, up to what its arguments are."""
     return run_command(*words, "--help").code == 0
-
-
-def coming(path: tuple[str, ...]) -> bool:
-    group = aliases.COMMANDS[""].get(path[0], path[0])
-    return group in COMING and (not COMING[group] or path[1:2] == () or path[1] in COMING[group])
 
 
 @pytest.mark.parametrize(("names", "flags"), LINES, ids=[" ".join(name[0] for name in names) for names, _ in LINES])
@@ -47,14 +32,14 @@ def test_a_command_of_the_nats_tool_works_or_is_answered(names: tuple[tuple[str,
         if ran.code == 0:
             used = re.match(r"Usage: spark-jetstream ((?:[a-z-]+ )*)", ran.out)
             assert used is not None
-            if len(used[1].split()) < len(path) and not coming(path):
+            if len(used[1].split()) < len(path):
                 # The names after the command are arguments to it: are these answered?
                 refused(run_command(*path, "x"), 2, "there is no further argument: ")
-        elif not coming(path):
+        else:
             refused(ran, 2, "there is no command ", ": ", "(see spark-jetstream")
     path = tuple(name[0] for name in names)
     for flag in flags:
-        if not coming(path) and known(*path) and not known(*path, flag, "x"):
+        if known(*path) and not known(*path, flag, "x"):
             refused(run_command(*path, flag), 2, f"there is no option {flag}: ")
 
 
@@ -71,8 +56,6 @@ def test_what_an_answer_names_is_there() -> None:
     flags = {flag for command in commands.values() for option in command.params for flag in option.opts}
     for place, rows in (*aliases.COMMAND_HINTS.items(), *aliases.OPTION_HINTS.items()):
         path = tuple(place.split())
-        if path and coming(path):
-            continue
         assert path in {(), *commands}, place
         for hint in rows.values():
             assert {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", hint)} <= flags | {"--install-completion"}, hint
@@ -81,6 +64,6 @@ def test_what_an_answer_names_is_there() -> None:
     for place, names in aliases.COMMANDS.items():
         for name, own in names.items():
             path = (*place.split(), own)
-            assert path in commands or coming(path), path
+            assert path in commands, path
             assert (*place.split(), name) not in commands, name
     assert {own for names in aliases.OPTIONS.values() for own in names.values()} <= flags
