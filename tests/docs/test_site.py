@@ -16,11 +16,11 @@ import pytest
 import yaml
 from mkdocs.exceptions import PluginError
 
-from notebooks import build, site_hook
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from tests.support.jobs import run_python
 from tests.support.pages import blocks
 from tests.support.project import ROOT, URLS
+from tools.site import build, site_hook
 
 # `BaseLoader` reads the tags of MkDocs, such as !ENV, as texts.
 SITE: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
