@@ -33,7 +33,7 @@ def sent(*calls: Callable[[], object]) -> None:
 METHODS: dict[str, Call] = {
     "account.backup": lambda admin, to: admin.account.backup(to / "all"),
     "account.info": lambda admin, _: admin.account.info(),
-    "account.restore": lambda admin, to: (clear(admin), admin.account.restore(to / "made")),
+    "account.restore": lambda admin, to: sent(partial(clear, admin), partial(admin.account.restore, to / "made")),
     "account.server": lambda admin, _: admin.account.server(),
     "account.tiers": lambda admin, _: admin.account.tiers(),
     "apply": lambda admin, _: admin.apply(admin.plan({"name": "NEW", "subjects": ["new"]})),
