@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 
 from spark_jetstream.admin.models import account, consumers, messages, streams
 from spark_jetstream.admin.models.base import Boolean, Model, String, complaint, hint
@@ -70,6 +71,16 @@ SCHEMAS: Mapping[str, type[Model]] = {**_STRICT, **_OPEN, **EVENT_TYPES}
 """Type -> its model."""
 
 
+class _OfTheWire(GenerateJsonSchema):
+    """Writes the type of a value as a server sends it: fields read it with a `Kind`, or with `of` of their class."""
+
+    def function_plain_schema(self, schema: Any) -> dict[str, Any]:
+        reads = schema["function"]["function"].__self__
+        wire = getattr(reads, "wire", reads)
+        named = {bool: "boolean", int: "integer", str: "string"}
+        return {"type": next(name for kind, name in named.items() if issubclass(wire, kind))}
+
+
 def schema_types(pattern: str = "*") -> list[str]:
     """Return the types with a part that matches a pattern; wildcards are ``*`` and ``?``. Sorted."""
     return sorted(name for name in SCHEMAS if fnmatchcase(name, f"*{pattern}*"))
@@ -77,7 +88,7 @@ def schema_types(pattern: str = "*") -> list[str]:
 
 def schema(type: str) -> dict[str, Any]:
     """Return the JSON Schema of a type. Raises `OptionError` for one that is not known."""
-    return {**_model(type).model_json_schema(), "title": type}
+    return {**_model(type).model_json_schema(schema_generator=_OfTheWire), "title": type}
 
 
 def schema_faults(body: object, type: str = "") -> str:

@@ -60,7 +60,9 @@ COMMAND_HINTS: Table = _hints(
         "server": {
             "check": "check, without server before it",
             "report rep request req watch graph": "server ping --json shows what each server does, lag what waits",
-            "cluster r raft stream-check consumer-check": "stream info, and step-down of stream, consumer or cluster",
+            "cluster r raft stream-check consumer-check": (
+                "stream info, stream step-down, consumer step-down, cluster step-down"
+            ),
             "account config generate gen mappings mapping passwd mkpasswd pass password": (
                 "this command does not configure servers"
             ),

@@ -163,7 +163,7 @@ def test_no_consumer_is_left_behind(spark: SparkSession, stream: MakeStream) -> 
     assert len(calls.stored(s, subjects=f"{s.subject}.a", minPartitions=3)) == 500
     # A task that is not read to its end.
     assert len(batch(spark, s.url, s.name, fetchBatch=5).limit(7).collect()) == 7
-    wait_until(lambda: s.state()["consumer_count"] == 0, "the consumers are gone", 10)
+    wait_until(lambda: s.state()["consumer_count"] == 0, "the consumers are gone")
 
 
 def test_subject_filters(stream: MakeStream) -> None:

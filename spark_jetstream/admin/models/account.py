@@ -85,25 +85,35 @@ class ServerName(Reply):
     """Which server reports, and its version."""
 
     name: String
+    """Its name."""
     ver: String
+    """Its version."""
     cluster: String = ""
+    """The cluster that it belongs to."""
 
 
 class ServerStats(Reply):
-    """What a server does: ``mem`` in bytes, and of how many servers it knows, itself included."""
+    """What a server does."""
 
     mem: Volume = Bytes(0)
+    """Bytes in memory."""
     connections: Count = 0
+    """Number of clients."""
     slow_consumers: Count = 0
+    """Clients that it has cut off because they did not read what it sent."""
     active_servers: Count = 1
+    """Number of servers that it knows, itself included."""
 
 
 class ServerReport(Reply):
-    """The reply of a server to ``$SYS.REQ.SERVER.PING`` (nats-server, server/events.go); ``rtt`` is in seconds."""
+    """The reply of a server to ``$SYS.REQ.SERVER.PING`` (nats-server, server/events.go)."""
 
     server: ServerName
-    statsz: ServerStats | None = None  # for the system account alone
+    """Which server it is."""
+    statsz: ServerStats | None = None
+    """What it does; None for any account but the system account."""
     rtt: float
+    """Seconds from the request to the reply."""
 
 
 @dataclass(frozen=True)
