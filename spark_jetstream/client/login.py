@@ -10,9 +10,10 @@ A connection is in one of four states. nats-py makes the attempts, and what it c
 | ended   | `client.is_closed`   | nothing; the pool opens another connection                                 |
 
 Final is a refusal by each server, once refusals have lasted `_REFUSED_FOR` seconds: a server that restarts, or reloads
-its configuration, refuses logins for less. An answer that is not NATS counts as a refusal. Before the first login a
-refusal by each is final at once, unless the caller waits for the end of an outage. Where no server is starting, closed
-ports or unknown hosts of all servers are final as well.
+its configuration, refuses logins for less. Before the first login a refusal by each is final at once, unless the caller
+waits for the end of an outage. An answer that is not NATS is a refusal; but a proxy for WebSocket gives one while the
+server behind it is away, so a caller that waits goes on. Where no server is starting, closed ports or unknown hosts of
+all servers are final as well.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.nats_py import LastingClient, error_text
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, ProtocolError
+from spark_jetstream.errors import ConnectionFailed, JetStreamError, ProtocolError, WrongServer
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol.conventions import CONNECTION
 from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
@@ -201,6 +202,8 @@ class Login:
     def _on_refused(self, refusal: JetStreamError) -> None:
         """Count a refused login. The first one counts: it may say that the server ended a login, and why."""
         log.info("%s", refusal)
+        if self._tolerance and isinstance(refusal, WrongServer) and self.options.servers[0].startswith("ws"):
+            return  # a proxy for WebSocket answers with any status while the server behind it is away
         self._refusals.append((time.monotonic(), refusal))
         began, first = self._refusals[0]
         lasted = time.monotonic() - began

@@ -150,6 +150,14 @@ def test_what_may_be_a_server_that_starts_is_waited_for(ports: Ports, scheme: st
     assert re.fullmatch(re.escape(reached) + says, str(caught.value)), caught.value
 
 
+def test_a_proxy_whose_server_is_away_is_an_outage(ports: Ports) -> None:
+    """It may say anything: an ingress whose routes are made anew says 404."""
+    url = f"ws://{LOOPBACK}:{ports.http}"
+    with pytest.raises(ConnectionFailed, match=r"within 2 s .*answered 'HTTP/1\.1 404', which is not NATS") as caught:
+        connect(options(url, connectTimeout="1s"), patience=2.0)
+    assert type(caught.value) is ConnectionFailed
+
+
 @pytest.mark.parametrize("wrong", ["http", "silent"])
 @pytest.mark.parametrize(("scheme", "right"), [("nats", "clients"), ("ws", "web")])
 def test_other_servers_are_tried(ports: Ports, scheme: str, right: str, wrong: str) -> None:
