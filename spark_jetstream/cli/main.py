@@ -14,6 +14,7 @@ try:
     import rich  # noqa: F401  # the output needs it
     import typer
 
+    from spark_jetstream.cli import messages  # noqa: F401  # it adds commands to `streams`
     from spark_jetstream.cli.account import account
     from spark_jetstream.cli.aliases import COMMANDS
     from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed

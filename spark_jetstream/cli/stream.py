@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +13,12 @@ from typer import Argument, BadParameter, Exit, Option, Typer
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
-from spark_jetstream.cli.arguments import ConfigFile, DryRun, Force, Preferred, Raw, StreamName, change, with_fields
-from spark_jetstream.cli.output import ago, as_data, message_data, server_text, to_the_second
+from spark_jetstream.cli.arguments import ConfigFile, DryRun, Force, Preferred, StreamName, change, with_fields
+from spark_jetstream.cli.output import ago, as_data, server_text, to_the_second
 from spark_jetstream.errors import ServerBusy, printable
 from spark_jetstream.protocol.units import counted, sized
 
 if TYPE_CHECKING:
-    from spark_jetstream.admin.models.messages import StoredMessage
     from spark_jetstream.admin.models.streams import StreamInfo
     from spark_jetstream.admin.plan import Action, Plan
 
@@ -353,126 +351,6 @@ def _counted(plan: Plan) -> str:
     consumers = sum(bool(step.consumer) for step in changed)
     counts = ((len(changed) - consumers, "stream"), (consumers, "consumer"))
     return " and ".join(counted(count, what) for count, what in counts if count)
-
-
-# Messages
-
-_DEFAULT_COUNT = 10
-
-First = Annotated[int | None, Option("--from", metavar="SEQUENCE", help="From this sequence on.")]
-Since = Annotated[str | None, Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")]
-OnSubject = Annotated[str | None, Option(help="Only messages on this subject.")]
-
-
-@command(streams, "get", example="stream get ORDERS --last orders.eu.42")
-def get(
-    run: Run,
-    stream: StreamName,
-    sequence: Annotated[int | None, Argument(metavar="SEQUENCE", help="The message with this sequence.")] = None,
-    last: Annotated[str | None, Option(metavar="SUBJECT", help="The last message on a subject.")] = None,
-    following: Annotated[
-        str | None, Option("--next", metavar="SUBJECT", help="The first message on a subject, --from on.")
-    ] = None,
-    first: First = None,
-    since: Since = None,
-    subject: OnSubject = None,
-    count: Annotated[int | None, Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
-    direct: Annotated[bool, Option("--direct", help="Whichever replica or mirror answers first.")] = False,
-    raw: Raw = False,
-) -> None:
-    """Print a message, or several.
-
-    One message is chosen by its sequence, or is the last or the next on a subject. Several begin --from a sequence or
-    --since a time. Subjects may have wildcards.
-
-    JSON has the content as text where it is UTF-8, else as base64; "encoding" says which. Several messages are a list.
-    """
-    run.out.check_raw(raw)
-    chosen = {
-        "SEQUENCE": sequence,
-        "--last": last,
-        "--next": following,
-        "--since": since,
-        "--subject": subject,
-        "--count": count,
-        "--from": first if following is None else None,
-    }
-    given = [name for name, value in chosen.items() if value is not None]
-    if not given:
-        raise BadParameter("which message? Give a sequence, --last, --next, or --from, --since, --subject, --count")
-    single = given[0] in ("SEQUENCE", "--last", "--next")
-    if (single and len(given) > 1) or {"--since", "--from"} <= {*given}:
-        raise BadParameter(f"{' and '.join(given)} contradict each other")
-    admin, start = run.admin.messages, 1 if first is None else first
-    if sequence is not None:
-        messages = iter([admin.get(stream, sequence, direct=direct)])
-    elif last is not None:
-        messages = iter([admin.last(stream, last, direct=direct)])
-    elif following is not None:
-        messages = iter([admin.next(stream, following, start, direct=direct)])
-    else:
-        wanted = count or _DEFAULT_COUNT + 1
-        messages = admin.read(stream, subject, sequence=start, since=since, count=wanted, direct=direct or None)
-    shown = islice(messages, count or _DEFAULT_COUNT)
-    if run.out.as_json:
-        data = [message_data(message) for message in shown]
-        run.out.json(data[0] if single else data)
-    else:
-        _print(run, shown, raw)
-    if next(messages, None) is not None:
-        run.out.note(f"these are the first {_DEFAULT_COUNT}: --count N for more")
-
-
-@command(streams, "view", example="stream view ORDERS 20 --subject 'orders.eu.>'")
-def view(
-    run: Run,
-    stream: StreamName,
-    size: Annotated[int, Argument(min=1, help="How many messages are a page.")] = _DEFAULT_COUNT,
-    first: First = None,
-    since: Since = None,
-    subject: OnSubject = None,
-    raw: Raw = False,
-) -> None:
-    """Print the messages of a stream, and ask after each page whether to go on.
-
-    Without a terminal, and with --json (an object a line), all are printed. For some of them there is "stream get".
-    """
-    run.out.check_raw(raw)
-    if first is not None and since is not None:
-        raise BadParameter("--since and --from contradict each other")
-    messages = run.admin.messages.read(stream, subject, sequence=1 if first is None else first, since=since)
-    if run.out.as_json:
-        run.out.lines(messages, str, data=message_data)
-        return
-    _print(run, messages, raw, size if sys.stdin.isatty() and sys.stdout.isatty() else None)
-
-
-def _print(run: Run, messages: Iterator[StoredMessage], raw: bool, page: int | None = None) -> None:
-    """Print messages. After each ``page`` of them the user may end it."""
-    number = 0
-    for number, message in enumerate(messages, 1):
-        if page and number > 1 and number % page == 1 % page and not run.out.asked("Next page?", default=True):
-            return
-        run.out.message(message, raw=raw)
-    if not number:
-        run.out.note("there are no such messages")
-
-
-@command(streams, "delete-msg", example="stream delete-msg ORDERS 4711")
-def delete(
-    run: Run,
-    stream: StreamName,
-    sequence: Annotated[int, Argument(help="The message with this sequence.")],
-    no_erase: Annotated[bool, Option("--no-erase", help="Faster: the bytes stay on the disk for a while.")] = False,
-    force: Force = False,
-) -> None:
-    """Delete a message, and overwrite what is on the disk."""
-    run.out.confirm(f"Delete message {sequence:,} of stream {stream}?", force=force)
-    (run.admin.messages.delete if no_erase else run.admin.messages.erase)(stream, sequence)
-    done = "deleted" if no_erase else "erased"
-    run.out.done(
-        f"message {sequence:,} of stream {stream} was {done}", stream=stream, seq=sequence, erased=not no_erase
-    )
 
 
 # Backups
