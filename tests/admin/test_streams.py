@@ -385,6 +385,13 @@ def test_purge_what_cannot_be_and_delete(admin: JetStreamAdmin, name: str, fill:
 # -- where it is --
 
 
+def test_the_nearest_stream_is_named(admin: JetStreamAdmin, name: str) -> None:
+    admin.streams.create(name)
+    for use in (admin.streams.load, admin.streams.purge, admin.streams.delete):
+        with pytest.raises(StreamNotFound, match=f"stream {name}x: stream not found .*; did you mean {name}$"):
+            use(f"{name}x")
+
+
 def test_without_a_cluster_there_is_one_replica(admin: JetStreamAdmin, name: str, publisher: Publisher) -> None:
     admin.streams.create(name=name)
     (only,) = admin.streams.replicas(name)
