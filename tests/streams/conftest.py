@@ -9,6 +9,7 @@ import pytest
 from spark_jetstream.client import requests
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.proxy import WireProxy
+from tests.support.publish import Publisher
 from tests.support.reading import COUNT, api, create, fill
 
 
@@ -32,10 +33,12 @@ def server(running: NatsServer, no_connection_left: None) -> NatsServer:
         running.start()
     streams = {info["config"]["name"]: info for info in api(running.url, "STREAM.LIST").get("streams") or []}
     whole = {"messages": COUNT, "first_seq": 1, "last_seq": COUNT, "consumer_count": 0}
-    for name, info in streams.items():
-        if name != "S" or not info["config"].get("allow_direct") or not whole.items() <= info["state"].items():
-            api(running.url, f"STREAM.DELETE.{name}")
-            streams[name] = {}
+    with Publisher(running.url) as publisher:
+        publisher.store = running.store_dir  # or a stream S could begin with the messages of an earlier one
+        for name, info in streams.items():
+            if name != "S" or not info["config"].get("allow_direct") or not whole.items() <= info["state"].items():
+                publisher.api(f"STREAM.DELETE.{name}")
+                streams[name] = {}
     if not streams.get("S"):
         create(running.url, "S", storage="file", allow_direct=True)
         fill(running.url, "S", COUNT)

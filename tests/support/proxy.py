@@ -229,8 +229,9 @@ class WireProxy:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-            # A connection that was accepted just before is one of `_links` only when its task has begun.
-            for _ in range(3):
+            # A connection that was accepted just before is one of `_links` only when its task has begun: four turns of
+            # the loop later (`_accept_connection2` in asyncio/selector_events.py).
+            for _ in range(10):
                 await asyncio.sleep(0)
 
     async def _cut(self, flush: bool = False) -> None:

@@ -71,10 +71,10 @@ class Refused(Exception):
 class Publisher:
     """One connection. User info in `url` and the fields of `connect` go into CONNECT.
 
-    `store` is the folder of the server's streams, or None. If it is set, `api` returns from the deletion of a stream
-    when the server has removed the files, which it does in the background. If a server still removes the files of a
-    stream when the next one of that name is deleted, a third one begins with the messages of the second
-    (`fileStore.Delete` in server/filestore.go moves the folder away unless the name is taken).
+    `store` is the folder of the server's streams, or None. If it is set, `api` deletes a stream when no files are left
+    of an earlier one, and returns when the server has removed its files, which it does in the background. If a server
+    still removes the files of a stream when the next one of that name is deleted, a third one begins with the messages
+    of the second (`fileStore.Delete` in server/filestore.go moves the folder away unless the name is taken).
     """
 
     store: Path | None = None
@@ -112,11 +112,15 @@ class Publisher:
     def api(self, subject: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The reply of the JetStream API to a request at `subject`, which lacks the prefix."""
         path, payload = f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""
+        self._await_removal(subject)
         reply = _checked(self._ask(path, payload) if _REPEATED.match(subject) else self.request(path, payload))
+        self._await_removal(subject)
+        return reply
+
+    def _await_removal(self, subject: str) -> None:
         if self.store is not None and subject.startswith("STREAM.DELETE."):
             while any(self.store.glob(f"jetstream/*/streams/.{subject.removeprefix('STREAM.DELETE.')}")):
                 time.sleep(0.001)
-        return reply
 
     def _ask(self, subject: str, payload: bytes) -> bytes:
         """The first reply to a request that is sent again until there is one."""
