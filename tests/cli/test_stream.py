@@ -13,6 +13,7 @@ import pytest
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig, differences, rendered
 from spark_jetstream.errors import ServerBusy
 from spark_jetstream.testing import NatsCluster, NatsServer
+from spark_jetstream.testing.process import poll
 from tests.admin.configs import STREAMS
 from tests.admin.fake_api import FakeApi
 from tests.cli.conftest import Command, Start, refused, written
@@ -395,22 +396,31 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
             whole = len(replicas) == 2 and replicas[0].leader and all(replica.current for replica in replicas)
             return [replica.server for replica in replicas] if whole else []
 
+        def settled(consumer: str = "", leader: str = "", without: str = "") -> list[str]:
+            """The servers, leader first, once two are up to date, `leader` leads and `without` is none of them."""
+            wanted = f"two replicas that are up to date, leader {leader!r}, without {without!r}"
+
+            def check() -> list[str] | None:
+                found = servers(consumer)
+                return found if found and leader in ("", found[0]) and without not in found else None
+
+            return poll(check, 30, lambda: TimeoutError(f"not seen: {wanted}"))
+
         def moves(manager: Any, *only: str) -> list[Any] | None:
             with contextlib.suppress(ServerBusy):  # an election
                 return list(manager.balance(*only, dry_run=True))
             return None
 
-        wait_until(lambda: bool(servers() and servers("c")), "two replicas that are up to date", 30)
-        first, second = servers("c")
+        settled()
+        first, second = settled("c")
         assert f"{first} (leader), {second} (current, " in run("consumer", "info", stream, "c").out
         output = run("consumer", "step-down", stream, "c").out
         assert output == f"{first} steps down from consumer c of stream {stream}\n"
-        wait_until(lambda: servers("c")[:1] == [second], f"{second} leads", 30)
+        settled("c", leader=second)
         run("consumer", "add", stream, "d")
-        wait_until(lambda: bool(servers("d")), "the other consumer has replicas that are up to date", 30)
-        if servers("d") != [second, first]:
+        if settled("d") != [second, first]:
             run("consumer", "step-down", stream, "d", "--preferred", second)
-        wait_until(lambda: servers("d")[:1] == [second], f"{second} leads both", 30)
+        settled("d", leader=second)
         wait_until(lambda: bool(moves(admin.consumers, stream)), "the other replica is up to date", 30)
         asked = run_command("consumer", "balance", stream, url=nats_cluster.url)
         assert (asked.code, f": {second} -> {first}\n" in asked.out, "--force" in asked.err) == (2, True, True)
@@ -420,20 +430,18 @@ def test_leaders_step_down_and_peers_are_removed(nats_cluster: NatsCluster) -> N
         assert run("consumer", "balance", stream).out == "0 leaders moved\n"
         run("stream", "balance", "--force")
         wait_until(lambda: moves(admin.streams) == [], "all servers lead about as many", 30)
-        wait_until(lambda: bool(servers()), "the stream has a leader", 30)
-        leader, other = servers()
+        leader, other = settled()
         rows = {row[0]: row[1:] for row in run("stream", "info", stream).rows if row}
         assert rows["servers"][:3] == [leader, "(leader),", other]
         output = run("stream", "step-down", stream, "--preferred", other, "--json").json
         assert output == {"stream": stream, "leader_before": leader, "preferred": other}
-        wait_until(lambda: servers()[:1] == [other], f"{other} leads", 30)
+        settled(leader=other)
         output = run("stream", "peer-remove", stream, leader, "--force", "--json").json
         assert output == {"stream": stream, "removed": leader}
-        wait_until(lambda: bool(servers()) and leader not in servers(), "another server keeps it", 30)
-        kept = servers()[1]
+        kept = settled(without=leader)[1]
         output = run("stream", "peer-remove", stream, kept, "--evacuate", "--force").out
         assert output == f"server {kept} no longer keeps stream {stream}, once another one has a copy\n"
-        wait_until(lambda: bool(servers()) and kept not in servers(), "another server keeps it again", 30)
+        settled(without=kept)
         ran = run_command("stream", "peer-remove", stream, "nobody", "--force", url=nats_cluster.url)
         refused(ran, 1, f"remove server nobody from stream {stream}")
     run("stream", "rm", stream, "--force")
