@@ -46,7 +46,7 @@ class SourceOptions(SideOptions):
     side: ClassVar[Side] = "source"
 
     streams: tuple[str, ...] = option(
-        "the streams to read; this, `bucket` or `objectBucket` is required",
+        "the streams to read, or the path of `load()` in its place; this, `bucket` or `objectBucket` is required",
         CommaList(Name("stream"), "stream names"),
         name="stream",
         value=(),
