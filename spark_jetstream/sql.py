@@ -90,16 +90,18 @@ def attach(
     del options  # a traceback with local variables would show it
     pattern = name_pattern(checked(NamePattern(), "streams", streams))
     with JetStreamAdmin(**given) as admin:
-        account, marks = _account(admin.options), _marks(spark)
+        account = _account(admin.options)
         found = {info.config.name: info for info in admin.streams.infos() if pattern.fullmatch(info.config.name)}
-        gone = [view for view, mark in marks.items() if mark["account"] == account and mark["stream"] not in found]
-        gone = [view for view in gone if pattern.fullmatch(marks[view]["stream"])]
+        old = {view: mark["stream"] for view, mark in _marks(spark).items() if mark["account"] == account}
+        gone = {view for view, stream in old.items() if stream not in found and pattern.fullmatch(stream)}
         if not found and not gone and not re.search(r"[*?\[{\\]", streams):
             admin.streams.load(streams)  # raises the error that names the nearest stream
         views = view_names(found, prefix)
         for view, stream in views.items():
-            if marks[view]["account"] != account if view in marks else spark.catalog.tableExists(view):
-                raise OptionError(f"stream {stream}: there is another table or view {view}; give its view a prefix")
+            if old.get(view) != stream and view not in gone and spark.catalog.tableExists(view):
+                raise OptionError(
+                    f"stream {stream}: there is another table or view {view}; attach it with another prefix"
+                )
         frames = []
         for view, stream in views.items():
             info = found[stream]
@@ -110,7 +112,7 @@ def attach(
             frames.append((frame.withMetadata(frame.columns[0], {_MARK: mark}), Attached(view, kind, name, columns)))
     for frame, made in frames:
         frame.createOrReplaceTempView(made.view)
-    for view in gone:
+    for view in gone - views.keys():
         spark.catalog.dropTempView(view)
     return [made for _, made in frames]
 

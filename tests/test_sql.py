@@ -75,7 +75,7 @@ def test_the_package_does_not_import_pyspark() -> None:
 
 COLUMNS = ["stream", "subject", "sequence", "timestamp", "headers", "data"]
 VIEWS = ["_2024", "broken", "kept", "kv_config", "kv_no", "large", "obj_files", "orders"]
-ANOTHER = "stream ORDERS: there is another table or view {}; give its view a prefix"
+ANOTHER = "stream ORDERS: there is another table or view {}; attach it with another prefix"
 NO_STREAM = "cannot look at stream ORDRES: stream not found (code 404, error 10059); did you mean ORDERS"
 ATTACHED = {
     "attached": [
@@ -135,6 +135,7 @@ def check_tables(result: dict[str, Any], *, plans_once: bool, stream_options: bo
     assert result["first"] == dict.fromkeys(reads, 1)
     assert result["second"] == {**dict.fromkeys(reads, 2), "frame": 1 if plans_once else 2}
     assert result["rows"] == [[1, "1"], [2, "2"], [3, "3"], [4, "3"]]
+    assert 'mode "overwrite" is not possible' in result["overwrite"]
     assert "option stream is required" in result["forgotten"]
     assert (result["readStream.table"], result["after toTable"], result["streaming view"]) == (4, 8, 8)
     told = [result[name] for name in ("STREAM t WITH", "STREAM(t) WITH", "STREAM(view)")]

@@ -155,7 +155,10 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         spark.sql("CREATE TABLE sent (subject STRING, data BINARY) USING jetstream")
         try:
             spark.sql(f"CREATE TEMPORARY VIEW text AS SELECT * FROM messages WITH ({options})")
-            spark.read.options(**given).table("messages").createOrReplaceTempView("framed")
+            framed = (
+                spark.read.options(**given).table("messages").selectExpr("sequence", "CAST(data AS STRING) AS data")
+            )
+            framed.createOrReplaceTempView("framed")
             frame = spark.read.options(**given).table("messages")
             reads: dict[str, Callable[[], DataFrame]] = {
                 "with": lambda: spark.sql(f"SELECT * FROM messages WITH ({options})"),
@@ -172,6 +175,8 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
             new.writeTo("sent").options(**given).append()
             new.write.format("jetstream").options(**given).mode("append").saveAsTable("sent")
             result["rows"] = rows(spark.sql(f"SELECT sequence, data FROM messages WITH ({options})"))
+            overwrite = f"INSERT OVERWRITE sent WITH ({options}) VALUES ('orders', CAST('2' AS BINARY))"
+            result["overwrite"] = error_of(lambda: spark.sql(overwrite))
             result["forgotten"] = error_of(lambda: spark.table("messages").count())
             stream = spark.readStream.options(**given).table("messages")
             result["readStream.table"] = streamed(stream)
