@@ -135,6 +135,7 @@ def check_tables(result: dict[str, Any], *, plans_once: bool, stream_options: bo
     assert result["first"] == dict.fromkeys(reads, 1)
     assert result["second"] == {**dict.fromkeys(reads, 2), "frame": 1 if plans_once else 2}
     assert result["rows"] == [[1, "1"], [2, "2"], [3, "3"], [4, "3"]]
+    assert result["keyed"] == [["a", "1"]]
     assert 'mode "overwrite" is not possible' in result["overwrite"]
     assert "option stream is required" in result["forgotten"]
     assert (result["readStream.table"], result["after toTable"], result["streaming view"]) == (4, 8, 8)

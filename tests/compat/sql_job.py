@@ -141,7 +141,7 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     options = f"servers = '{url}', stream = 'ORDERS'"
     given = {"servers": url, "stream": "ORDERS"}
-    made = ("messages", "sent")
+    made = ("messages", "sent", "keyed")
 
     def streamed(frame: DataFrame) -> int:
         query = frame.writeStream.format("memory").queryName("streamed").trigger(availableNow=True).start()
@@ -152,12 +152,13 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         admin.streams.create({"name": "ORDERS", "subjects": ["orders"]})
         admin.publish("orders", "1")
         spark.sql("CREATE TABLE messages USING jetstream OPTIONS (stream 'ANY')")
+        admin.kv.create("B")
+        admin.kv.bucket("B").put("a", "1")
+        spark.sql("CREATE TABLE keyed USING jetstream OPTIONS (bucket 'ANY')")
         spark.sql("CREATE TABLE sent (subject STRING, data BINARY) USING jetstream")
         try:
             spark.sql(f"CREATE TEMPORARY VIEW text AS SELECT * FROM messages WITH ({options})")
-            framed = (
-                spark.read.options(**given).table("messages").selectExpr("sequence", "CAST(data AS STRING) AS data")
-            )
+            framed = spark.read.options(**given).table("messages").selectExpr("sequence", "upper(subject)")
             framed.createOrReplaceTempView("framed")
             frame = spark.read.options(**given).table("messages")
             reads: dict[str, Callable[[], DataFrame]] = {
@@ -175,6 +176,7 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
             new.writeTo("sent").options(**given).append()
             new.write.format("jetstream").options(**given).mode("append").saveAsTable("sent")
             result["rows"] = rows(spark.sql(f"SELECT sequence, data FROM messages WITH ({options})"))
+            result["keyed"] = rows(spark.sql(f"SELECT key, value FROM keyed WITH (servers = '{url}', bucket = 'B')"))
             overwrite = f"INSERT OVERWRITE sent WITH ({options}) VALUES ('orders', CAST('2' AS BINARY))"
             result["overwrite"] = error_of(lambda: spark.sql(overwrite))
             result["forgotten"] = error_of(lambda: spark.table("messages").count())
@@ -200,7 +202,8 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
                 spark.sql(f"DROP TABLE {name}")
             for view in views(spark):
                 spark.catalog.dropTempView(view)
-        admin.streams.delete("ORDERS")
+        for name in list(admin.streams.names()):
+            admin.streams.delete(name)
     return result
 
 
