@@ -17,6 +17,8 @@ from spark_jetstream.testing import NatsServer
 from tests.compat import sql_job
 from tests.compat.test_compat import CONNECT, environment
 from tests.support.jobs import ROOT, run_python, run_script
+from tests.support.publish import Message
+from tests.support.streams import MakeStream
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ ATTACHED = {
 PATHS = [
     "stream not found (code 404, error 10059); did you mean ORDERS",
     'load() takes one path, the name of a stream: write several streams as one text, load("ORDERS,RETURNS")',
-    "option stream and the path of load() exclude each other: the path is the name of a stream",
+    "option bucket and the path of load() exclude each other: the path is the name of a stream",
     "another stream than the one in option stream captures this subject",
 ]
 
@@ -144,6 +146,17 @@ def check_tables(result: dict[str, Any], *, plans_once: bool, stream_options: bo
     assert told == ([8, 8, 8] if stream_options else failures)
 
 
+def test_an_attached_view(spark: SparkSession, stream: MakeStream) -> None:
+    s = stream()
+    s.send(Message(f"{s.subject}.a", b'{"n": 1, "data": "x"}'), Message(f"{s.subject}.b", b"no JSON"))
+    session = spark.newSession()
+    made = spark_jetstream.attach(session, s.name, servers=s.url)
+    assert made == [(s.subject, "stream", s.name, ("payload_data", "n"))]
+    found = session.sql(f"SELECT sequence, n, payload_data FROM {s.subject} ORDER BY sequence").collect()
+    assert [tuple(row) for row in found] == [(1, 1, "x"), (2, None, None)]
+
+
+@pytest.mark.full
 def test_views_of_an_account(spark: SparkSession, server: NatsServer) -> None:
     result = sql_job.attached(spark.newSession(), server.url)
     check_attached(json.loads(json.dumps(result)), plans_once=True)

@@ -6,12 +6,13 @@ python sql_job.py (classic|connect) URL FOLDER
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from spark_jetstream import attach, register, schema_of
 from spark_jetstream.admin import JetStreamAdmin
@@ -110,12 +111,15 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
 def paths(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     """A stream's name as the path of reads and writes."""
     result: dict[str, Any] = {}
-    reader = spark.read.format("jetstream").option("servers", url)
+
+    def reader(**options: str) -> DataFrameReader:
+        return spark.read.format("jetstream").options(servers=url, **options)
+
     with JetStreamAdmin(servers=url) as admin:
         admin.streams.create({"name": "ORDERS", "subjects": ["orders"]})
         admin.streams.create({"name": "COPIES", "subjects": ["copies"]})
         admin.publish("orders", "1")
-        copy = reader.load("ORDERS").selectExpr("'copies' AS subject", "data")
+        copy = reader().load("ORDERS").selectExpr("'copies' AS subject", "data")
         copy.write.format("jetstream").option("servers", url).mode("append").save("COPIES")
         streamed = spark.readStream.format("jetstream").option("servers", url).load("ORDERS")
         query = (
@@ -123,14 +127,14 @@ def paths(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         )
         run = query.option("checkpointLocation", f"{folder}/copies").trigger(availableNow=True).start("COPIES")
         run.awaitTermination()
-        result["copies"] = rows(reader.load("COPIES").select("sequence", "data"))
+        result["copies"] = rows(reader().load("COPIES").select("sequence", "data"))
         result["errors"] = [
-            error_of(lambda: reader.load("ORDRES").count()),
-            error_of(lambda: reader.load(["ORDERS", "COPIES"])),
-            error_of(lambda: spark.read.format("jetstream").options(servers=url, stream="COPIES").load("ORDERS")),
+            error_of(lambda: reader().load("ORDRES").count()),
+            error_of(lambda: reader().load(["ORDERS", "COPIES"]).count()),
+            error_of(lambda: reader(bucket="B").load("ORDERS").count()),
             error_of(lambda: copy.write.format("jetstream").option("servers", url).mode("append").save("ORDERS")),
         ]
-        result["both"] = reader.load("ORDERS,COPIES").count()
+        result["both"] = reader().load("ORDERS,COPIES").count()
         for name in list(admin.streams.names()):
             admin.streams.delete(name)
     return result
@@ -196,7 +200,7 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
                 try:
                     result[name] = streamed(spark.sql(text))
                 except Exception as error:  # noqa: BLE001 - as in `error_of`
-                    result[name] = str(error).partition("]")[0].removeprefix("[")
+                    result[name] = re.findall(r"\[([A-Z_.]+)\]", str(error))[0]
         finally:
             for name in made:
                 spark.sql(f"DROP TABLE {name}")
