@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_jetstream.admin.api import checked
 from spark_jetstream.admin.client import JetStreamAdmin
@@ -69,10 +69,10 @@ def attach(
 ) -> list[Attached]:
     """Make a temporary view of each stream and bucket of an account; return what was made, sorted by stream.
 
-    ``streams`` is a pattern of streams' names with ``*`` and ``?``; the stream of a bucket B is KV_B or OBJ_B. A view
-    has the columns of the message and, for the JSON objects among the last ``sample`` messages, a column for each
-    field of theirs (`schema_of`); a bucket is read as it is now. ``options`` are those of `JetStreamAdmin`, which looks
-    at the streams in this process; the views read with the same options.
+    ``streams`` is a pattern of streams' names with ``*``, ``?``, ``[a-z]`` and ``{a,b}``; the stream of a bucket B is
+    KV_B or OBJ_B. A view has the columns of a message and one for each field of the JSON objects among the last
+    ``sample`` messages (`schema_of`); that of a bucket reads it as it is now. ``options`` are those of
+    `JetStreamAdmin`, which looks at the streams in this process; the views read with the same options.
 
     Call it again to read newer messages: Spark plans a view once, at its first use. That also makes views of new
     streams, and drops those of streams that the account no longer has.
@@ -81,8 +81,8 @@ def attach(
     and digits, and before a leading digit. A field whose name is that of another column gets ``payload_`` before it.
 
     Raises:
-        OptionError: Two streams would have the same view, or a table or view has its name already that was not made by
-            this function for the same account (servers, API prefix, user): nothing was made.
+        OptionError: Two streams would have the same view, or a table or view has the name that this function did not
+            make for the same stream and account (servers, API prefix, user). All views are as they were.
         StreamNotFound: ``streams`` is a name, and there is neither such a stream nor a view of it.
         JetStreamError: What `Streams.infos` and `Messages.read` raise.
     """
@@ -159,12 +159,10 @@ def _with_payload(frame: DataFrame, kind: Kind, schema: StructType) -> tuple[Dat
     """Return the frame with the fields of its JSON payloads, and the names of their columns."""
     if not schema.fields:
         return frame, ()
-    named = [
-        StructField(name, field.dataType)
-        for name, field in zip(payload_columns(schema.names, frame.columns), schema.fields, strict=True)
-    ]
-    payload = F.from_json(F.col(_PAYLOADS[kind]).cast("string"), schema).cast(StructType(named))
-    return frame.withColumn("payload", payload).select(*frame.columns, "payload.*"), tuple(f.name for f in named)
+    names = payload_columns(schema.names, frame.columns)
+    named = StructType([StructField(name, field.dataType) for name, field in zip(names, schema.fields, strict=True)])
+    payload = F.from_json(F.col(_PAYLOADS[kind]).cast("string"), schema).cast(named)
+    return frame.withColumn("payload", payload).select(*frame.columns, "payload.*"), tuple(names)
 
 
 def _kind(info: StreamInfo) -> tuple[Kind, str]:
@@ -198,9 +196,9 @@ def _schema(spark: SparkSession, objects: Sequence[str]) -> StructType:
         return StructType()
     sample = f"[{','.join(objects)}]"
     [(found,)] = spark.sql("SELECT schema_of_json(:sample)", args={"sample": sample}).collect()
-    array = spark.sql("SELECT from_json('[]', :found)", args={"found": found}).schema[0].dataType
-    element = array.elementType if isinstance(array, ArrayType) else None
-    return element if isinstance(element, StructType) else StructType()
+    array: Any = spark.sql("SELECT from_json('[]', :found)", args={"found": found}).schema[0].dataType
+    schema: StructType = array.elementType
+    return schema
 
 
 def _account(options: ConnectionOptions) -> str:
