@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
 from spark_jetstream.schema import closest_column
 
@@ -24,19 +25,28 @@ TEXT, BYTES, NUMBER, TIME = ("string",), ("binary", "string"), ("bigint",), ("ti
 MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
 
-#: Headers that a server acts on, refuses, removes, or adds by itself (nats-server: server/stream.go, server/client.go);
-#: the sink leaves them out.
+#: Headers that a server acts on, refuses, removes, or adds by itself (nats-server: server/stream.go, server/client.go),
+#: and one that the sink adds; the sink leaves them out.
 SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
     rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
-    rb"|Request-Info|Trace-.*)|Status|Description"
+    rb"|Request-Info|Trace-.*)|Status|Description|" + SCHEDULED_ID
 )
 #: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
 COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")
+#: The headers that columns ask for in place of column headers (ADR-51).
+SCHEDULE, ROLLUP = b"Nats-Schedule", b"Nats-Rollup"
+COMMAND_COLUMNS = {
+    SCHEDULE: "schedule",
+    b"Nats-Schedule-Target": "schedule_target",
+    b"Nats-Schedule-TTL": "schedule_ttl",
+    ROLLUP: "rollup",
+}
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
 _BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
+_NO_SCHEDULE = r"^ *\z|[\x00-\x1f\x7f]"
 
 NO_BYTES = b""
 
@@ -70,6 +80,11 @@ class Columns:
         known = {**cls.accepted, **cls.ignored}
         names: list[str] = []
         for name, kind in fields:
+            if name in COMMAND_COLUMNS.values() and name not in known:
+                raise SchemaError(
+                    f'column "{name}" is for rows that go to subjects: the server allows no schedules in the stream of '
+                    "a bucket, and a bucket replaces values and objects without roll-ups; drop it"
+                )
             if name not in known:
                 nearest = closest_column(name, known)
                 hint = f'; did you mean "{nearest}"' if nearest else ""
@@ -98,6 +113,10 @@ class SinkColumns(Columns):
         "msg_id": TEXT,
         "ttl": TEXT,
         "expected_last_subject_sequence": NUMBER,
+        "schedule": TIME + TEXT,
+        "schedule_target": TEXT,
+        "schedule_ttl": TEXT,
+        "rollup": TEXT,
     }
     ignored: ClassVar[Types] = {"stream": TEXT, "sequence": NUMBER, "timestamp": TIME}
     required: ClassVar[Mapping[str, str]] = {
@@ -105,6 +124,21 @@ class SinkColumns(Columns):
         "subject": ": add it, or set option subject",
     }
     payload: ClassVar[str] = "data"
+
+    @classmethod
+    def check(cls: type[C], fields: Sequence[tuple[str, str]], subject: str | None = None) -> C:
+        """Return the columns as `Columns.check` does. Also raises for columns that need each other."""
+        columns = super().check(fields, subject)
+        pairs = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("schedule_ttl", "schedule"))
+        for name, other in pairs:
+            if name in columns.names and other not in columns.names:
+                raise SchemaError(f'column "{name}" needs column "{other}" beside it')
+        if "schedule" in columns.names and subject is not None:
+            raise SchemaError(
+                'column "schedule" cannot be used with option subject: a subject keeps one schedule, so each row would '
+                'replace the one before it; give each row a subject of its own (column "subject")'
+            )
+        return columns
 
 
 @dataclass(frozen=True)
@@ -196,6 +230,7 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     if "headers" in given:
         lines, left_out = header_lines(given["headers"], faults)
     lines = with_ttl_and_expected(lines, given, "expected_last_subject_sequence", faults)
+    lines = _with_schedule_and_rollup(lines, given, faults)
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     data = pc.fill_null(data, NO_BYTES)
@@ -298,6 +333,38 @@ def with_ttl_and_expected(
         sequences = decimal(without(given[expected], bad))
         lines = with_header(lines, b"Nats-Expected-Last-Subject-Sequence", sequences)
     return lines
+
+
+def _with_schedule_and_rollup(
+    lines: pa.BinaryArray, given: Mapping[str, pa.Array], faults: dict[int, str]
+) -> pa.BinaryArray:
+    """Add the header lines of the columns in `COMMAND_COLUMNS`. A row without a schedule has no target and no TTL."""
+    timed = pc.is_valid(given["schedule"]) if "schedule" in given else None
+    for header, column in COMMAND_COLUMNS.items():
+        if column not in given:
+            continue
+        if column == "schedule":
+            values = _schedules(given[column])
+            broken, reason = pc.match_substring_regex(values, _NO_SCHEDULE), "is empty or holds a control character"
+            values = without(values, note(faults, broken, f"column {column} {reason}"))
+        elif column == "rollup":
+            values = as_bytes(given[column])
+            known = pc.is_in(values, value_set=pa.array([b"sub", b"all", None], pa.binary()))
+            values = without(values, note(faults, pc.invert(known), "column rollup must be sub or all, or null"))
+        else:
+            values = pc.if_else(timed, header_values(given[column], column, faults), pa.scalar(None, pa.binary()))
+        if column == "schedule_target":
+            note(faults, pc.and_(timed, pc.is_null(values)), "column schedule_target is null, but schedule is not")
+        lines = with_header(lines, header, values)
+    return lines
+
+
+def _schedules(values: pa.Array) -> pa.BinaryArray:
+    """Return schedules as the server reads them: `@at` before a time, which a timestamp is in UTC."""
+    if pa.types.is_timestamp(values.type):
+        utc = pc.replace_substring(values.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
+        values = pc.binary_join_element_wise(utc, "Z", "")
+    return pc.replace_substring_regex(as_bytes(values), r"^(\d{4}-\d\d-\d\dT)", r"@at \1")
 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
