@@ -3,9 +3,10 @@
 - The task sends such a row when the rows before it have their answers, and the rows after it when it has its own: a row
   that is sent again after a timeout or a cut could otherwise be stored after a later one, and remove it. `sub` and
   schedules concern the rows of their subject, `all` concerns all rows.
-- The stream may have forgotten the message id of an earlier attempt's roll-up, and still know those of the rows after
-  it: it would store the roll-up again, which removes these rows, and drop them as duplicates. The task therefore sends
-  a row once more, without an id, when it was stored before a roll-up that it follows.
+- The stream may have forgotten the message ids of an earlier attempt's first rows, and still know those of its later
+  rows: it would store the first rows again and drop the later ones as duplicates. The task therefore sends a row once
+  more, without an id, when it was stored before a roll-up that it follows, and a roll-up also when it was stored before
+  any row that it must remove.
 - With delivery exactly-once a task has one row for each schedule's subject: of two, a second attempt would not find the
   first, and put it in the place of the second. Column `rollup` is refused for the same reason (`sink.preflight`).
 
@@ -38,8 +39,10 @@ class Rollups:
     def __init__(self, *, alone: bool) -> None:
         self._alone = alone
         self._subjects: dict[bytes, bool] = {}  # those of the task, and whether a schedule has it; only if `alone`
-        self._last = HashMap()  # as which message the last roll-up of each subject is stored
-        self._last_of_all = 0  # the same of the last one of the whole stream
+        self._last = HashMap()  # the last message of each subject that the task has stored, by its sequence
+        self._last_of_all = 0  # the same of all subjects
+        self._rolled = HashMap()  # those of them that are the last roll-up of each subject
+        self._rolled_all = 0  # the last roll-up of all subjects
 
     def check(self, rows: Rows) -> None:
         """Note a fault for each row whose subject is that of an earlier row, if one of the two has a schedule."""
@@ -70,15 +73,25 @@ class Rollups:
                 yield np.array([cut])
             at = cut + 1
 
-    def removed(self, flight: InFlight) -> IntArray:
-        """Return the indices of rows that a roll-up before them has removed. Every row of `flight` has its answer."""
+    def too_early(self, flight: InFlight) -> IntArray:
+        """Note which messages the rows of a turn are. Return the indices of those that must be sent once more.
+
+        Every row has its answer.
+        """
         rows, stored = flight.portion.rows, flight.sequences
-        keys = subject_hashes(rows.subject)
-        removed: Mask = flight.known & (stored < np.maximum(self._last.get(keys), self._last_of_all))
-        rolling = _rolling(rows) & ~removed & (stored > 0)
-        self._last.put(keys[rolling], stored[rolling])
-        self._last_of_all = max(self._last_of_all, *stored[_of_all(rows) & rolling], 0)
-        return np.flatnonzero(removed)
+        keys, rolling, whole = subject_hashes(rows.subject), _rolling(rows), _of_all(rows)
+        before = np.where(rolling, self._last.get(keys), self._rolled.get(keys))
+        before = np.where(whole, self._last_of_all, np.maximum(before, self._rolled_all))
+        early = flight.known & (stored < before)
+        kept = np.flatnonzero(~early & (stored > 0))
+        latest = kept[np.argsort(-stored[kept])]
+        subjects, first = np.unique(keys[latest], return_index=True)
+        self._last.put(subjects, np.maximum(self._last.get(subjects), stored[latest[first]]))
+        self._last_of_all = int(stored[kept].max(initial=self._last_of_all))
+        rolls = kept[rolling[kept]]
+        self._rolled.put(keys[rolls], stored[rolls])
+        self._rolled_all = int(stored[kept[whole[kept]]].max(initial=self._rolled_all))
+        return np.flatnonzero(early)
 
 
 def _scheduled(rows: Rows) -> Mask:

@@ -140,14 +140,12 @@ class TaskWriter:
     def _send_in_turn(self, rollups: Rollups, rows: Rows, ids: pa.BinaryArray | None) -> None:
         """Send rows, and wait for their answers wherever one of them may remove another."""
         for at in rollups.turns(rows):
-            turn_ids = None if ids is None else ids.take(pa.array(at))
-            flight = self.publisher.publish(rows.take(at), turn_ids, self._target.stream, self.publisher.totals)
-            self.finish()
-            removed = rollups.removed(flight)
-            if len(removed):
-                again = flight.portion.rows.take(removed)
-                self.publisher.publish(again, None, self._target.stream, self._resent)
+            turn, turn_ids = rows.take(at), None if ids is None else ids.take(pa.array(at))
+            counted = self.publisher.totals
+            while len(turn):
+                flight = self.publisher.publish(turn, turn_ids, self._target.stream, counted)
                 self.finish()
+                turn, turn_ids, counted = turn.take(rollups.too_early(flight)), None, self._resent
 
     def refused(self, refused: list[RefusedRow]) -> None:
         """Send rows that can never be stored to `deadLetterSubject`. Raise `RowRefused` if that is impossible."""
