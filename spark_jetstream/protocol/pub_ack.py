@@ -187,10 +187,10 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10077: (Outcome.RETRY, _FULL),  # the store says no: a full stream with discard=new, most of all
     10097: (Outcome.REFUSED, "make column headers smaller: a server keeps 64 KiB of them"),
     10109: (Outcome.FAIL, "nothing can be written to a sealed stream any more: write to another one"),
-    10111: (Outcome.REFUSED, "set allow_rollup_hdrs on the stream, without deny_purge, or drop column rollup"),
+    10111: (Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column rollup"),
     10164: (Outcome.LOOK, _WRONG_SEQUENCE),
     10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
-    10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop columns ttl and schedule_ttl"),
+    10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl or schedule_ttl"),
     10188: (Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop column schedule"),
     10189: (
         Outcome.REFUSED,

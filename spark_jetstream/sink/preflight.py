@@ -198,16 +198,14 @@ class _Check:
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
     if needs and options.stream is None:
-        raise OptionError(f"option stream must name the stream that gets {_column(needs)}", option="stream")
+        raise OptionError(
+            f'option stream must name the stream that gets rows with column "{min(needs)}"', option="stream"
+        )
     if "rollup" in needs and options.delivery == "exactly-once":
         raise DeliveryError(
             'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that a second '
             "attempt looks for, which would store them again, after the roll-up; use deduplicated"
         )
-
-
-def _column(names: Collection[str]) -> str:
-    return f'column "{min(names)}"'
 
 
 def _check_subjects(check: _Check, needs: frozenset[str]) -> None:
@@ -220,7 +218,7 @@ def _check_subjects(check: _Check, needs: frozenset[str]) -> None:
     info = None
     if stream is not None:
         # A server before 2.12 stores a schedule as if it were a message for now.
-        who = "delivery exactly-once" if exactly_once else _column(needs) if "schedule" in needs else ""
+        who = "delivery exactly-once" if exactly_once else 'column "schedule"' if "schedule" in needs else ""
         needed = f"{who} has to see the state of stream {stream}" if who else ""
         info = check.visible(functools.partial(check.info, stream, "stream", f"stream {stream}"), needed)
     if info is not None:
