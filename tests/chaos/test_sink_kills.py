@@ -23,7 +23,7 @@ from tests.support import write_job
 from tests.support.publish import Publisher
 from tests.support.reading import create, wait_until
 from tests.support.sinking import Sink, forget, stored
-from tests.support.write_job import COUNT, run_apart, values
+from tests.support.write_job import COUNT, DELAYED, run_apart, values
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -52,6 +52,7 @@ class Target:
         self.url = server.url
         self.stream = f"K{next(_numbers)}"
         self.write = f"write{self.stream}"
+        self.count = DELAYED if delayed else COUNT
         config: dict[str, Any] = {"allow_msg_schedules": True} if delayed else {}
         create(self.url, self.stream, storage="file", duplicate_window=window or LEVELS[delivery], **config)
         self.options = {
@@ -59,7 +60,7 @@ class Target:
             "stream": self.stream,
             **({} if delayed else {"subject": f"{self.stream}.row"}),
             "delivery": delivery,
-            "maxInFlight": "20",
+            "maxInFlight": str(self.count),
         }
         Sink(**self.options).started()
 
@@ -84,7 +85,7 @@ def test_a_task_killed_at_every_step(
     """Delayed rows are schedules, which the server publishes and removes while tasks are killed."""
     target = Target(nats_server, delivery, delayed=delayed)
     moments = json.loads(run_apart(options=target.options, write_name=target.write))
-    steps = COUNT // 10
+    steps = 2
     assert [moments.count(f"{when} publish {steps}") for when in ("before", "after", "received")] == [1, 1, 1]
     assert len(moments) >= 3 * steps
     if delivery == "exactly-once":
@@ -96,11 +97,13 @@ def test_a_task_killed_at_every_step(
     # All at once: each that takes over waits until it may.
     with ThreadPoolExecutor(len(partitions)) as pool:
         reports = list(pool.map(target.attempt, partitions))
-    assert [(report.rows, report.stored) for report in reports] == [(COUNT, COUNT)] * len(reports)
+    assert [(report.rows, report.stored) for report in reports] == [(target.count, target.count)] * len(reports)
+    expected = [row for each in partitions for row in values(each, target.count)]
     if delayed:
+        assert len(expected) > 1000
         info = f"STREAM.INFO.{target.stream}"
         wait_until(lambda: publisher.api(info)["state"]["num_subjects"] == 1, "all rows are published")
-    check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
+    check(delivery, rows(target.url, target.stream), expected)
 
 
 def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer, publisher: Publisher) -> None:

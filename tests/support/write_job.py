@@ -34,20 +34,20 @@ from tests.support.objects import content
 from tests.support.sinking import Sink, batch
 
 COUNT = 20
-_ROWS = 10  # of a record batch
+DELAYED = 200  # rows of a task of delayed rows
 _BATCH = 7
 
 
-def values(partition: int) -> list[str]:
+def values(partition: int, count: int = COUNT) -> list[str]:
     """The payloads of a task's rows: no two of all tasks are the same."""
-    return [f"{partition}.{index}" for index in range(COUNT)]
+    return [f"{partition}.{index}" for index in range(count)]
 
 
 def batches(partition: int, delayed: str | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in small record batches. With `delayed` they are schedules for `<delayed>.row`, due now."""
-    everything = values(partition)
-    for at in range(0, COUNT, _ROWS):
-        some = everything[at : at + _ROWS]
+    """The rows of a task, in two record batches. With `delayed` they are schedules for `<delayed>.row`, due now."""
+    everything = values(partition, COUNT if delayed is None else DELAYED)
+    half = len(everything) // 2
+    for some in (everything[:half], everything[half:]):
         columns: dict[str, pa.Array] = {"data": pa.array(some, pa.binary())}
         if delayed is not None:
             columns["subject"] = pa.array([f"{delayed}.wait.{value}" for value in some])
