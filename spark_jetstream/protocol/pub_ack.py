@@ -198,10 +198,7 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
         "@every with one second or more, cron with six fields, @hourly, @daily, @weekly, @monthly and @yearly",
     ),
     10190: (Outcome.REFUSED, "column schedule_target must be another subject of the same stream, without wildcards"),
-    10191: (
-        Outcome.REFUSED,
-        "column schedule_ttl takes a duration of at least one second, such as 90s or 5m, or never",
-    ),
+    10191: (Outcome.REFUSED, "column schedule_ttl takes at least one second, such as 90s or 5m, or never"),
     10192: (Outcome.REFUSED, "column rollup must be sub or null in a row with a schedule"),
 }
 ADVICE: Mapping[int, str] = {

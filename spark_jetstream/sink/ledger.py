@@ -83,7 +83,7 @@ class Ledger:
         self._entry = TaskEntry(task.batch, secrets.token_hex(8), _LEASE)  # as this attempt writes it
         self._seen = 0.0  # when the entry was last asked for and had this attempt's name
         self._prefix = f"{task.prefix}.".encode()  # what the ids of the task's rows begin with
-        self._id_headers = ["Nats-Msg-Id"]  # the headers that have them
+        self._scheduled = False  # whether rows may be schedules
         self._window = float("inf")  # the shortest duplicate window of the noted streams, in seconds
         self._patterns: dict[str, re.Pattern[str]] = {}  # the subjects of the noted streams
         self._taken_over = float("-inf")  # when this attempt took the task over from another one
@@ -97,8 +97,7 @@ class Ledger:
         """
         if own_ids:
             self._prefix = b""
-        if scheduled:
-            self._id_headers.append(SCHEDULED_ID.decode())
+        self._scheduled = scheduled
         for _ in range(_TRIES):
             entry, self._slot.revision = self._slot.read()
             mine = TaskEntry(self._entry.batch, self._entry.attempt, self._entry.lease)
@@ -260,10 +259,6 @@ class Ledger:
             self._read(state, end + 1, wanted, places)
         return state, first
 
-    @property
-    def _scheduled(self) -> bool:
-        return len(self._id_headers) > 1
-
     def _read(self, state: StreamSummary, at: int, wanted: Callable[[bytes], bool], places: _Places) -> None:
         """Add what is stored from sequence `at` to the last one of `state`."""
         name = state.name
@@ -299,7 +294,7 @@ class Ledger:
             last_seen = int(pulled.sequences[-1])
             entries = pulled.headers()
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))
-            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(self._id_headers)))
+            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(["Nats-Msg-Id", SCHEDULED_ID])))
             rows = parents.take(chosen).to_numpy()
             for row, values in zip(rows.tolist(), entries.items.take(chosen).to_pylist(), strict=True):
                 for value in values:

@@ -1,6 +1,7 @@
 """Checks on the driver before the first row is written, of the stream or bucket that the options name.
 
-What a publisher's permissions do not let it see is not checked, except what delivery exactly-once needs.
+What a publisher's permissions do not let it see is not checked, except what delivery exactly-once and column schedule
+need.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     times = options.connection
     starts = checked is None and not options.streaming
     connection = connect(times.connect_timeout if starts else times.retry_timeout)
-    # A micro-batch waits long for the checks only if delivery exactly-once needs them.
-    brief = starts or (checked is None and options.delivery != "exactly-once")
+    # A micro-batch waits long for the checks only if delivery exactly-once or column schedule needs them.
+    brief = starts or (checked is None and options.delivery != "exactly-once" and "schedule" not in needs)
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
     if options.bucket is not None:
         bucket = _check_keys(check, options.bucket, connection.prefix)
@@ -198,9 +199,7 @@ class _Check:
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
     if needs and options.stream is None:
-        raise OptionError(
-            f'option stream must name the stream that gets rows with column "{min(needs)}"', option="stream"
-        )
+        raise OptionError(f'option stream must name the stream for column "{min(needs)}"', option="stream")
     if "rollup" in needs and options.delivery == "exactly-once":
         raise DeliveryError(
             'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that a second '
@@ -248,9 +247,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
     for column in sorted(needs):
         if not getattr(state, _SETTINGS[column]):
             raise OptionError(
-                f'option stream: {name} refuses rows with column "{column}": set {_SETTINGS[column]} on it, or drop '
-                "the column",
-                option="stream",
+                f'option stream: {name} refuses column "{column}": set {_SETTINGS[column]} on it', option="stream"
             )
     if options.delivery == "exactly-once":
         refuse_unfit(state)

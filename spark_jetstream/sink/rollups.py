@@ -27,10 +27,11 @@ import pyarrow.compute as pc
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.sink.kv import rounds
-from spark_jetstream.sink.rows import ROLLUP, SCHEDULE, IntArray, Rows, with_header
+from spark_jetstream.sink.rows import IntArray, Rows, with_header
 from spark_jetstream.sink.window import InFlight
 
-Mask = npt.NDArray[np.bool_]
+# Header lines of rows, as patterns.
+_SCHEDULE, _ROLLING, _OF_ALL = "Nats-Schedule: ", "Nats-(Schedule|Rollup): ", "Nats-Rollup: all\r"
 
 
 class Rollups:
@@ -46,7 +47,7 @@ class Rollups:
 
     def check(self, rows: Rows) -> None:
         """Note a fault for each row whose subject is that of an earlier row, if one of the two has a schedule."""
-        for index, timed in enumerate(_scheduled(rows).tolist()) if self._alone else ():
+        for index, timed in enumerate(_having(rows, _SCHEDULE).tolist()) if self._alone else ():
             subject = rows.subject[index].as_py()
             if index not in rows.faults and (timed or self._subjects.get(subject)) and subject in self._subjects:
                 rows.faults[index] = (
@@ -60,13 +61,13 @@ class Rollups:
         """Return the rows, those with a schedule with a header that has their message id."""
         if ids is None:
             return rows
-        ids = pc.if_else(pa.array(_scheduled(rows)), ids, pa.scalar(None, pa.binary()))
-        return replace(rows, lines=with_header(rows.lines, SCHEDULED_ID, ids))
+        ids = pc.if_else(pa.array(_having(rows, _SCHEDULE)), ids, pa.scalar(None, pa.binary()))
+        return replace(rows, lines=with_header(rows.lines, SCHEDULED_ID.encode(), ids))
 
     def turns(self, rows: Rows) -> Iterator[IntArray]:
         """Yield the indices of rows in turns: those of one may be in flight together."""
-        rolling, at = _rolling(rows), 0
-        for cut in [*np.flatnonzero(_of_all(rows)).tolist(), len(rows)]:
+        rolling, at = _having(rows, _ROLLING), 0
+        for cut in [*np.flatnonzero(_having(rows, _OF_ALL)).tolist(), len(rows)]:
             for some in rounds(rows.subject.slice(at, cut - at), rolling[at:cut]):
                 yield at + some
             if cut < len(rows):
@@ -79,7 +80,7 @@ class Rollups:
         Every row has its answer.
         """
         rows, stored = flight.portion.rows, flight.sequences
-        keys, rolling, whole = subject_hashes(rows.subject), _rolling(rows), _of_all(rows)
+        keys, rolling, whole = subject_hashes(rows.subject), _having(rows, _ROLLING), _having(rows, _OF_ALL)
         before = np.where(rolling, self._last.get(keys), self._rolled.get(keys))
         before = np.where(whole, self._last_of_all, np.maximum(before, self._rolled_all))
         early = flight.known & (stored < before)
@@ -94,19 +95,6 @@ class Rollups:
         return np.flatnonzero(early)
 
 
-def _scheduled(rows: Rows) -> Mask:
-    return _with(rows, SCHEDULE)
-
-
-def _rolling(rows: Rows) -> Mask:
-    return _scheduled(rows) | _with(rows, ROLLUP)
-
-
-def _of_all(rows: Rows) -> Mask:
-    return _with(rows, ROLLUP, "all\r")
-
-
-def _with(rows: Rows, header: bytes, value: str = "") -> Mask:
-    """Mark the rows with a header whose value begins so."""
-    marks = pc.match_substring_regex(rows.lines, f"(?m)^{header.decode()}: {value}")
-    return np.asarray(marks.to_numpy(zero_copy_only=False), np.bool_)
+def _having(rows: Rows, line: str) -> npt.NDArray[np.bool_]:
+    """Mark the rows with a header line that begins so."""
+    return np.asarray(pc.match_substring_regex(rows.lines, f"(?m)^{line}").to_numpy(zero_copy_only=False), np.bool_)

@@ -30,18 +30,18 @@ C = TypeVar("C", bound="Columns")
 SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
     rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
-    rb"|Request-Info|Trace-.*)|Status|Description|" + SCHEDULED_ID
+    rb"|Request-Info|Trace-.*)|Status|Description|" + SCHEDULED_ID.encode()
 )
 #: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
 COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")
-#: The headers that columns ask for in place of column headers (ADR-51).
-SCHEDULE, ROLLUP = b"Nats-Schedule", b"Nats-Rollup"
+#: Those of them that columns ask for (ADR-51).
 COMMAND_COLUMNS = {
-    SCHEDULE: "schedule",
+    b"Nats-Schedule": "schedule",
     b"Nats-Schedule-Target": "schedule_target",
     b"Nats-Schedule-TTL": "schedule_ttl",
-    ROLLUP: "rollup",
+    b"Nats-Rollup": "rollup",
 }
+_PAIRS = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("schedule_ttl", "schedule"))
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
@@ -100,6 +100,14 @@ class Columns:
         for name, rest in cls.required.items():
             if name not in names and (name != "subject" or subject is None):
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
+        for name, other in _PAIRS:
+            if name in names and other not in names:
+                raise SchemaError(f'column "{name}" needs column "{other}" beside it')
+        if "schedule" in names and subject is not None:
+            raise SchemaError(
+                'column "schedule" cannot be used with option subject: a subject keeps one schedule, so each row would '
+                'replace the one before it; give each row a subject of its own (column "subject")'
+            )
         return cls(tuple(names), subject)
 
 
@@ -124,21 +132,6 @@ class SinkColumns(Columns):
         "subject": ": add it, or set option subject",
     }
     payload: ClassVar[str] = "data"
-
-    @classmethod
-    def check(cls: type[C], fields: Sequence[tuple[str, str]], subject: str | None = None) -> C:
-        """Return the columns as `Columns.check` does. Also raises for columns that need each other."""
-        columns = super().check(fields, subject)
-        pairs = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("schedule_ttl", "schedule"))
-        for name, other in pairs:
-            if name in columns.names and other not in columns.names:
-                raise SchemaError(f'column "{name}" needs column "{other}" beside it')
-        if "schedule" in columns.names and subject is not None:
-            raise SchemaError(
-                'column "schedule" cannot be used with option subject: a subject keeps one schedule, so each row would '
-                'replace the one before it; give each row a subject of its own (column "subject")'
-            )
-        return columns
 
 
 @dataclass(frozen=True)
@@ -339,23 +332,23 @@ def _with_schedule_and_rollup(
     lines: pa.BinaryArray, given: Mapping[str, pa.Array], faults: dict[int, str]
 ) -> pa.BinaryArray:
     """Add the header lines of the columns in `COMMAND_COLUMNS`. A row without a schedule has no target and no TTL."""
-    timed = pc.is_valid(given["schedule"]) if "schedule" in given else None
     for header, column in COMMAND_COLUMNS.items():
         if column not in given:
             continue
         if column == "schedule":
             values = _schedules(given[column])
-            broken, reason = pc.match_substring_regex(values, _NO_SCHEDULE), "is empty or holds a control character"
-            values = without(values, note(faults, broken, f"column {column} {reason}"))
+            broken = note(faults, pc.match_substring_regex(values, _NO_SCHEDULE), "column schedule is no schedule")
         elif column == "rollup":
             values = as_bytes(given[column])
             known = pc.is_in(values, value_set=pa.array([b"sub", b"all", None], pa.binary()))
-            values = without(values, note(faults, pc.invert(known), "column rollup must be sub or all, or null"))
+            broken = note(faults, pc.invert(known), "column rollup must be sub or all, or null")
         else:
-            values = pc.if_else(timed, header_values(given[column], column, faults), pa.scalar(None, pa.binary()))
-        if column == "schedule_target":
-            note(faults, pc.and_(timed, pc.is_null(values)), "column schedule_target is null, but schedule is not")
-        lines = with_header(lines, header, values)
+            timed = pc.is_valid(given["schedule"])
+            if column == "schedule_target":
+                note(faults, pc.and_not(timed, pc.is_valid(given[column])), f"column {column} is null, unlike schedule")
+            values = header_values(given[column], column, faults)
+            broken = pc.invert(timed).to_numpy(zero_copy_only=False)
+        lines = with_header(lines, header, without(values, broken))
     return lines
 
 

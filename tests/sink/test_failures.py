@@ -241,14 +241,14 @@ EARLY = [
         {**ONCE, **HERE}, {"persist_mode": "async"}),
     *(
         Case("bs", "OptionError",
-            f'option stream must name the stream that gets rows with column "{next(iter(columns))}"', columns=columns)
+            f'option stream must name the stream for column "{next(iter(columns))}"', columns=columns)
         for columns in (scheduled(), {"rollup": [None] * 3})
     ),
     Case("bs", "OptionError",
-        'option stream: <N> refuses rows with column "schedule": set allow_msg_schedules on it, or drop the column',
+        'option stream: <N> refuses column "schedule": set allow_msg_schedules on it',
         HERE, {"allow_rollup_hdrs": True}, scheduled()),
     Case("bs", "OptionError",
-        'option stream: <N> refuses rows with column "rollup": set allow_rollup_hdrs on it, or drop the column',
+        'option stream: <N> refuses column "rollup": set allow_rollup_hdrs on it',
         HERE, columns={"rollup": ["sub", None, None]}),
     Case("bs", "DeliveryError",
         'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that .*; use dedup.*',

@@ -315,7 +315,7 @@ def test_a_value_that_is_no_header_is_a_fault_and_left_out(column: str) -> None:
     reason = f"column {column} is empty or holds a blank or a control character"
     bad = {index: reason for index, good in enumerate(WORDS.values()) if not good}
     if column == "schedule_target":
-        bad[count - 1] = "column schedule_target is null, but schedule is not"
+        bad[count - 1] = "column schedule_target is null, unlike schedule"
     assert found.faults == bad
     kept = [word.encode() if good else None for word, good in WORDS.items()] + [None]
     if column == "msg_id":
@@ -347,8 +347,9 @@ def test_schedules_as_the_server_reads_them(kind: pa.DataType) -> None:
     count = len(SCHEDULES) + 1
     given = {"schedule": [*SCHEDULES, None], "schedule_target": ["due"] * count, "schedule_ttl": ["5m"] * count}
     found = read(batch({"schedule": kind}, data=[b"x"] * count, rollup=["sub"] * count, **given), "a")
-    reason = "column schedule is empty or holds a control character"
-    assert found.faults == {at: reason for at, text in enumerate(SCHEDULES.values()) if text is None}
+    assert found.faults == {
+        at: "column schedule is no schedule" for at, text in enumerate(SCHEDULES.values()) if text is None
+    }
     rest = "Nats-Schedule-Target: due\r\nNats-Schedule-TTL: 5m\r\nNats-Rollup: sub\r\n"
     good = {at: f"Nats-Schedule: {text}\r\n{rest}" for at, text in enumerate(SCHEDULES.values()) if text is not None}
     lines = found.lines.to_pylist()
