@@ -191,6 +191,11 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("stream", "bucket"),
     ("stream", "objectBucket"),
     ("bucket", "objectBucket"),
+    *(
+        (one, other)
+        for one in ("streamPattern", "streamMetadata")
+        for other in ("stream", "bucket", "objectBucket", "durable", "ensureStream")
+    ),
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
