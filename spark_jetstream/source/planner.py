@@ -153,7 +153,7 @@ class Planner:
     def initial(self) -> Offset:
         """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
         self._find(complete=True)
-        begin = Offset({name: plan.begin() for name, plan in self._look({}).items()})
+        begin = _twice(lambda: Offset({name: plan.begin() for name, plan in self._look({}).items()}))
         if self.options.starting_timestamp is None and self.options.starting_offsets == "latest":
             self._unwritten = begin
         return begin
@@ -414,12 +414,14 @@ class Planner:
 
     def batch_ranges(self) -> list[SequenceRange]:
         """Return the tasks of a batch read."""
+        self._find(complete=True)
+        return _twice(self._batch_ranges)
 
+    def _batch_ranges(self) -> list[SequenceRange]:
         def bounds(plan: StreamPlan) -> tuple[StreamPosition, StreamPosition]:
             start = starting_position(self.options, plan.probe, plan.state)
             return start, ending_position(self.options, plan.probe, plan.state, start)
 
-        self._find(complete=True)
         found = self._each(bounds, self._look({}))
         starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         wholes = self._wholes(Offset(starts), Offset(ends))

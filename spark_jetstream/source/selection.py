@@ -37,10 +37,11 @@ class Selection:
         self._context = f"find the streams to read (option{'s'[len(given) < 2 :]} {' and '.join(given)})"
         self._looked: float | None = None
         self._trouble = ""  # that was logged last
+        self._mismatched: set[str] | None = None  # when it looked last
         self.chosen: set[str] = set()
         """The streams that matched when `look` looked last."""
         self.others: set[str] = set()
-        """The streams that did not match then."""
+        """The streams that did not match then, nor when it looked before: a former leader has old metadata."""
 
     def may_have(self, name: str) -> bool:
         """Whether a stream of this name matches, if its metadata does."""
@@ -96,7 +97,9 @@ class Selection:
             self._trouble = trouble[0]
             log.warning("cannot %s as a whole: %s", self._context, "; ".join(trouble))
         self.chosen = {name for name, matches in matching.items() if matches}
-        self.others = matching.keys() - self.chosen
+        mismatched = matching.keys() - self.chosen
+        self.others = mismatched & (mismatched if self._mismatched is None else self._mismatched)
+        self._mismatched = mismatched
 
     def _read(self, entry: Any) -> tuple[str, bool]:
         """Return the name of a stream in a reply, and whether it matches."""
