@@ -151,19 +151,19 @@ class SourceOptions(SideOptions):
             )
 
     @property
-    def what(self) -> str:
+    def chosen_by(self) -> str:
         """The option that says what to read."""
         return next((name for name in _WHAT if name in self.given()), "stream")
 
     @property
     def of_bucket(self) -> bool:
         """Whether a bucket is read."""
-        return self.what in ("bucket", "objectBucket")
+        return self.chosen_by in ("bucket", "objectBucket")
 
     @property
-    def found(self) -> bool:
+    def finds_streams(self) -> bool:
         """Whether the streams are found on the server, by their names or metadata."""
-        return self.what in ("streamPattern", "streamMetadata")
+        return self.chosen_by in ("streamPattern", "streamMetadata")
 
     @property
     def read_streams(self) -> tuple[str, ...]:
@@ -228,8 +228,8 @@ class SourceOptions(SideOptions):
     def _check_streams(self, option: str, positions: Bound) -> dict[str, int]:
         if isinstance(positions, str):
             return {}
-        sequences, kind = dict(positions), self.what
-        if self.found:
+        sequences, kind = dict(positions), self.chosen_by
+        if self.finds_streams:
             raise OptionError(
                 f"option {option} cannot name streams beside {kind}, which finds them: begin at earliest or latest, or "
                 "at a time",

@@ -55,7 +55,7 @@ class Planner:
         self.progress = LazyCommit(None if options.durable is None else Progress(requests, options))
         self._plans: dict[str, StreamPlan] = {}
         self._take_up(options.read_streams)
-        self._selection = Selection(options, requests, clock) if options.found else None
+        self._selection = Selection(options, requests, clock) if options.finds_streams else None
         # A beginning that no batch has stored yet.
         self._unwritten: Offset | None = None
         # The end that `latest` has decided last, and what was counted for its cuts.
@@ -242,12 +242,13 @@ class Planner:
         """
         self._requests.first = None
         ours = self._plans.__contains__ if self._selection is None else self._selection.may_have
-        gone, kind = [name for name in offset.streams if not ours(name)], self.options.what
-        if gone and len(gone) == len(offset.streams):
-            names = ", ".join(self.options.read_streams) or "none of them"
+        gone, kind = [name for name in offset.streams if not ours(name)], self.options.chosen_by
+        # Only a query that finds its streams may have none.
+        if len(gone) == len(offset.streams) and (gone or self._selection is None):
+            had, names = ", ".join(gone) or "no stream", ", ".join(self.options.read_streams) or "none of them"
             raise OptionError(
-                f"the checkpoint is of another query: it has {', '.join(gone)}, and option {kind} names {names}; "
-                "correct the option, or start the query with a new checkpoint",
+                f"the checkpoint is of another query: it has {had}, and option {kind} names {names}; correct the "
+                "option, or start the query with a new checkpoint",
                 option=kind,
             )
         for name in gone:
@@ -328,7 +329,7 @@ class Planner:
             self._take_up(filter(self._selection.may_have, wholes))
         for name in wholes:
             if name not in self._plans:
-                kind = self.options.what
+                kind = self.options.chosen_by
                 raise OptionError(
                     f"the checkpoint has a batch with stream {name}, which the option {kind} does not name", option=kind
                 )

@@ -91,11 +91,11 @@ def needs_direct(state: StreamSummary, options: SourceOptions, *, endangered: bo
 def check_retention(state: StreamSummary, options: SourceOptions, *, endangered: bool = False) -> None:
     """Raise `OptionError` when the stream cannot be read with these options. ``endangered`` as in `needs_direct`."""
     if state.retention == "workqueue":
-        if options.streaming and options.found:
+        if options.streaming and options.finds_streams:
             raise OptionError(
-                f"stream {state.name}, which option {options.what} finds, has work-queue retention: leave it out, and "
-                "read it with the options stream and durable",
-                option=options.what,
+                f"stream {state.name}, which option {options.chosen_by} finds, has work-queue retention: leave it out, "
+                "and read it with the options stream and durable",
+                option=options.chosen_by,
             )
         if options.streaming and options.durable is None:
             raise OptionError(

@@ -39,7 +39,7 @@ class StreamPlan:
 
     def __init__(self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit) -> None:
         self.name = name
-        self.context = f"read stream {name} (option {options.what})"
+        self.context = f"read stream {name} (option {options.chosen_by})"
         self.known: StreamSummary | None = None
         """The state as last seen; None before that, and after the stream was deleted."""
         self._options = options

@@ -7,9 +7,11 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_jetstream.client import requests
 from spark_jetstream.client.requests import Requests
@@ -17,15 +19,15 @@ from spark_jetstream.errors import DataLossError, OptionError, PermissionDenied,
 from spark_jetstream.monitoring import lag
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
-from spark_jetstream.source import selection
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.selection import FIND_EVERY, Selection
 from spark_jetstream.testing import NatsServer
 from tests.support.calls import Query
-from tests.support.planning import driver, read, run
+from tests.support.planning import driver, read
 from tests.support.proxy import WireProxy
-from tests.support.reading import api, create, fill
+from tests.support.queries import Run, available_now, start, streaming
+from tests.support.reading import api, create, fill, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -45,9 +47,9 @@ def delete(server: NatsServer, name: str) -> None:
 class Finder:
     """A query, restarted at will. A look for streams is due at each micro-batch. `found` is what was read."""
 
-    def __init__(self, server: NatsServer, pattern: str = "A_*", **given: Any) -> None:
+    def __init__(self, server: NatsServer, pattern: str | None = "A_*", **given: Any) -> None:
         self.url = server.url
-        self.given = {"streamPattern": pattern, **given}
+        self.given: dict[str, Any] = {"streamPattern": pattern, **given}
         self.now = itertools.count(step=FIND_EVERY)
         self.found: Counter[tuple[str, str, int]] = Counter()
         self.restart()
@@ -127,7 +129,7 @@ def test_metadata_and_name_must_both_match(server: NatsServer) -> None:
     create(server.url, "A_3")
     create(server.url, "B", **SHOP)
     create(server.url, "KV_b", subjects=["$KV.b.>"], max_msgs_per_subject=1, **SHOP)
-    for given, expected in (
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"streamPattern": "A_*"}, ["A_1", "A_2", "A_3"]),
         ({"streamMetadata": "team=shop"}, ["A_1", "A_2", "B"]),
         ({"streamMetadata": "team=shop, tier=gold=1"}, ["A_1"]),
@@ -135,7 +137,8 @@ def test_metadata_and_name_must_both_match(server: NatsServer) -> None:
         ({"streamMetadata": "tier="}, []),
         ({"streamMetadata": "team=shop", "streamPattern": "A_*"}, ["A_1", "A_2"]),
         ({"streamMetadata": "team=shop", "streamPattern": "KV_*"}, ["KV_b"]),
-    ):
+    ]
+    for given, expected in cases:
         assert list(driver(server.url, **given).initial().streams) == expected, given
 
 
@@ -149,16 +152,14 @@ def test_a_batch_reads_what_matches_when_it_is_planned(server: NatsServer, caplo
     for name in ("A_1", "A_2", "B_1"):
         create(server.url, name, metadata={"n": name[-1]})
         fill(server.url, name, 10)
-    assert read(server.url, planner.batch_ranges()) == dict.fromkeys(("A_1", "A_2"), list(range(1, 11)))
-    given = {"streamMetadata": "n=1", "startingTimestamp": 0, "subjects": "A_1.a", "minPartitions": 2}
+    assert read(server.url, planner.batch_ranges()) == {name: list(range(1, 11)) for name in ("A_1", "A_2")}
+    given: dict[str, Any] = {"streamMetadata": "n=1", "startingTimestamp": 0, "subjects": "A_1.a", "minPartitions": 2}
     parts = driver(server.url, streaming=False, **given).batch_ranges()
     assert len(parts) == 2
     assert read(server.url, parts) == {"A_1": list(range(1, 11))}
 
 
-def test_a_stream_that_is_deleted_while_a_batch_is_planned(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_is_deleted_while_a_batch_is_planned(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("A_1", "A_2"):
         create(server.url, name)
         fill(server.url, name, 10)
@@ -212,6 +213,10 @@ def test_a_query_waits_for_its_first_stream(
     assert caplog.messages == ["cannot find the streams to read (option streamPattern): none matches yet"]
     create(server.url, "A_1")
     fill(server.url, "A_1", 5)
+    with pytest.raises(
+        OptionError, match="it has no stream, and option stream names A_1; correct the option, or start"
+    ):
+        driver(server.url, "A_1").latest(Offset.from_json(query.end), limited=True)
     assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [("A_1", n) for n in range(1, 6)]
 
 
@@ -232,29 +237,29 @@ def test_the_first_messages_of_a_new_stream_are_gone(server: NatsServer, caplog:
     assert query.rest() == {"A_2": [10]}
 
 
-def test_the_server_is_asked_now_and_then(server: NatsServer) -> None:
+@pytest.mark.parametrize("given", [{"streamPattern": "A_*"}, {"streamMetadata": "team=shop"}], ids=str)
+def test_the_server_is_asked_now_and_then(server: NatsServer, given: dict[str, Any]) -> None:
     create(server.url, "A_1", **SHOP)
-    for given in ({"streamPattern": "A_*"}, {"streamMetadata": "team=shop"}):
-        now = [0.0]
-        with WireProxy(server.url) as proxy:
+    now = 0.0
+    with WireProxy(server.url) as proxy:
 
-            def asked() -> int:
-                return sum(proxy.client_bytes.count(b"PUB $JS.API.STREAM." + kind) for kind in (b"NAMES ", b"LIST "))
+        def asked() -> int:
+            return sum(proxy.client_bytes.count(b"PUB $JS.API.STREAM." + kind) for kind in (b"NAMES ", b"LIST "))
 
-            planner = driver(proxy.url, clock=lambda: now[0], **given)
-            at = planner.initial()
-            for _ in range(5):
-                assert planner.latest(at, limited=True) == at
-            assert asked() == 1
-            now[0] += FIND_EVERY
-            planner.latest(at, limited=True)
-            planner.latest(at, limited=True)
-            assert asked() == 2
-            # What `availableNow` has not seen when it started is for the next run.
-            planner.prepare_available_now()
-            now[0] += FIND_EVERY
+        planner = driver(proxy.url, clock=lambda: now, **given)
+        at = planner.initial()
+        for _ in range(5):
             assert planner.latest(at, limited=True) == at
-            assert asked() == 2
+        assert asked() == 1
+        now += FIND_EVERY
+        planner.latest(at, limited=True)
+        planner.latest(at, limited=True)
+        assert asked() == 2
+        # What `availableNow` has not seen when it started is for the next run.
+        planner.prepare_available_now()
+        now += FIND_EVERY
+        assert planner.latest(at, limited=True) == at
+        assert asked() == 2
 
 
 def test_available_now(server: NatsServer) -> None:
@@ -271,7 +276,9 @@ def test_available_now(server: NatsServer) -> None:
     fill(server.url, "A_2", 10)
     assert [row["stream"] for row in query.run(more).rows] == ["A_2"] * 10
     assert [(row["stream"], row["sequence"]) for row in query.run().rows] == [("A_3", n) for n in (1, 2, 3)]
-    progress = {"sources": [{"description": "", "startOffset": query.end, "endOffset": query.end, "latestOffset": None}]}
+    progress = {
+        "sources": [{"description": "", "startOffset": query.end, "endOffset": query.end, "latestOffset": None}]
+    }
     assert list(lag(json.dumps(progress))) == ["A_1", "A_2", "A_3"]
 
 
@@ -287,7 +294,10 @@ def test_a_first_end_without_a_start(server: NatsServer) -> None:
     fill(server.url, "A_1", 5)
     end = query.planner.latest(None, limited=True)
     for _ in range(2):
-        assert read(server.url, query.planner.ranges(query.at, end)) == {"A_1": [6, 7, 8, 9, 10], "A_2": [1, 2, 3, 4, 5]}
+        assert read(server.url, query.planner.ranges(query.at, end)) == {
+            "A_1": [6, 7, 8, 9, 10],
+            "A_2": [1, 2, 3, 4, 5],
+        }
         query.restart()
 
 
@@ -303,7 +313,9 @@ def test_what_a_deleted_stream_had(server: NatsServer, caplog: pytest.LogCapture
         query = Finder(server, maxMessagesPerTrigger=10, **given)
         assert query.step() == {"A_1": [1, 2, 3, 4, 5], "A_2": [1, 2, 3, 4, 5]}
         delete(server, "A_1")
-        with pytest.raises(DataLossError, match="stream A_1 was deleted, and had messages that were not read; set fail"):
+        with pytest.raises(
+            DataLossError, match="stream A_1 was deleted, and had messages that were not read; set fail"
+        ):
             query.plan()
         # It would know nothing of what a restarted query has not seen.
         query.given["failOnDataLoss"] = "false"
@@ -427,7 +439,9 @@ def test_a_checkpoint_and_other_options(server: NatsServer, caplog: pytest.LogCa
     query.restart(streamPattern="*_1")
     caplog.clear()
     assert query.rest() == {"B_1": [1, 2]}
-    assert caplog.messages == ["stream A_2 is in the checkpoint and not in option streamPattern: its position is dropped"]
+    assert caplog.messages == [
+        "stream A_2 is in the checkpoint and not in option streamPattern: its position is dropped"
+    ]
     assert query.names == ["A_1", "B_1"]
     # None of the streams matches.
     query.restart(streamPattern="C_*")
@@ -487,7 +501,13 @@ class Account:
         here: list[Any] = [name for name in self.names[offset : offset + self.limit] if name not in self.absent]
         if subject.endswith("LIST"):
             here = [{"config": {"name": name, **SHOP}} for name in here]
-        return {"streams": here or None, "total": len(self.names), "offset": offset, "limit": self.limit, **self.lacking}
+        return {
+            "streams": here or None,
+            "total": len(self.names),
+            "offset": offset,
+            "limit": self.limit,
+            **self.lacking,
+        }
 
     @property
     def lacking(self) -> dict[str, Any]:
@@ -627,7 +647,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(server: NatsServer, seed: int) 
         if chance.random() < 0.6:
             step()
     query.rest()
-    read_of = Counter({key: 0 for key in stored})
+    read_of = Counter(dict.fromkeys(stored, 0))
     for name, created, sequence in query.found:
         read_of[name, created] += 1
         assert 1 <= sequence <= stored[name, created]
@@ -636,3 +656,28 @@ def test_nothing_is_lost_and_nothing_comes_twice(server: NatsServer, seed: int) 
         name: stored[name, created] for name, created in living.items()
     }
     assert query.names == sorted(living)
+
+
+@pytest.mark.full
+def test_spark(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
+    """Found while the query runs, and by the next run."""
+    frame = streaming(spark, server.url, None, "stream string, sequence bigint", streamPattern="A_*")
+    create(server.url, "A_1")
+    fill(server.url, "A_1", 2)
+    run = Run()
+    query = start(frame, tmp_path, run)
+    run.wait_for(2, query)
+    create(server.url, "A_2")
+    fill(server.url, "A_2", 3)
+    run.wait_for(5, query)
+    # The progress of a micro-batch comes after its rows.
+    wait_until(lambda: "A_2" in lag(query.lastProgress), "the progress")
+    query.stop()
+    assert [tuple(row) for row in run.rows] == [("A_1", 1), ("A_1", 2), ("A_2", 1), ("A_2", 2), ("A_2", 3)]
+    delete(server, "A_1")
+    create(server.url, "A_3")
+    for name in ("A_2", "A_3"):
+        fill(server.url, name, 1)
+    run = available_now(frame, tmp_path)
+    assert [tuple(row) for row in run.rows] == [("A_2", 4), ("A_3", 1)]
+    assert list(lag(json.dumps(run.progress[-1]))) == ["A_2", "A_3"]
