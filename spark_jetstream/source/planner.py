@@ -61,6 +61,7 @@ class Planner:
         # The end that `latest` has decided last, and what was counted for its cuts.
         self._decided: tuple[Offset | None, Mapping[str, Split]] = None, {}
         self._dropped: set[str] = set()  # streams of the checkpoint that are logged as no longer read
+        self._met = False  # whether the query is new, or this run has seen a stream of its offset that was found
         self._target: Offset | None = None
         self._waiting_since: float | None = None
 
@@ -106,6 +107,13 @@ class Planner:
             return None
 
         missing = {name: error for name, error in self._each(see, asked).items() if error is not None}
+        known = [] if self._selection is None or reporting else sorted(asked.keys() & positions)
+        if known and missing.keys() >= set(known) and self.options.fail_on_data_loss and not self._met:
+            raise DataLossError(
+                f"none of the streams in the checkpoint exists ({', '.join(known)}): is this another server, account "
+                "or domain? If they were deleted, set failOnDataLoss=false to go on without them"
+            )
+        self._met |= bool(known)
         for name, error in missing.items():
             if self._selection is not None:
                 if not reporting:
@@ -153,6 +161,7 @@ class Planner:
     def initial(self) -> Offset:
         """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
         self._find(complete=True)
+        self._met = True
         begin = _twice(lambda: Offset({name: plan.begin() for name, plan in self._look({}).items()}))
         if self.options.starting_timestamp is None and self.options.starting_offsets == "latest":
             self._unwritten = begin

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import Requests, ask
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, ServerBusy
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
@@ -71,12 +71,13 @@ class Selection:
             log.warning("cannot %s: none matches yet", self._context)
 
     def _look(self, connection: Connection, *, complete: bool) -> None:
-        template = jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES
+        subject = jsapi.subject(connection.prefix, jsapi.STREAM_LIST if self._metadata else jsapi.STREAM_NAMES)
+        ask = connection.api if self._metadata else connection.ask  # `jsapi.GATHERED`
         matching: dict[str, bool] = {}
         trouble: list[str] = []
         offset, last = 0, ""
         while True:
-            page = ask(connection, template, body=jsapi.request_body(offset=offset), context=self._context)
+            page = ask(subject, jsapi.request_body(offset=offset), context=self._context)
             here = dict(map(self._read, jsapi.field(page, "streams", list, self._context, [])))
             absent = {*map(str, jsapi.field(page, "missing", list, self._context, []))}
             absent |= jsapi.field(page, "offline", dict, self._context, {}).keys()

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jetstream.client import requests
-from spark_jetstream.client.requests import Requests
+from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.monitoring import lag
 from spark_jetstream.options import SourceOptions
@@ -22,12 +22,13 @@ from spark_jetstream.protocol.conventions import LEDGER_BUCKET
 from spark_jetstream.source.offsets import Offset
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.selection import FIND_EVERY, Selection
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support import planning
 from tests.support.calls import Query
 from tests.support.planning import driver, read
 from tests.support.proxy import WireProxy
 from tests.support.queries import Run, available_now, start, streaming
-from tests.support.reading import api, create, fill, wait_until
+from tests.support.reading import api, connecting, create, fill, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -372,6 +373,36 @@ def test_a_batch_that_was_planned_with_a_deleted_stream(server: NatsServer) -> N
     assert query.names == ["A_1"]
 
 
+def test_a_server_that_has_none_of_the_streams(server: NatsServer) -> None:
+    """It may be the wrong one: with the right one all would be new, and read again."""
+    query = Finder(server)
+    for name in ("A_1", "A_2"):
+        create(server.url, name)
+        fill(server.url, name, 2)
+    query.rest()
+    with NatsServer() as other:
+        create(other.url, "A_3")
+        query.url = other.url
+        query.restart()
+        with pytest.raises(
+            DataLossError, match=r"none of the streams in the checkpoint exists \(A_1, A_2\): is this an"
+        ):
+            query.plan()
+    query.url = server.url
+    delete(server, "A_1")
+    query.restart()
+    assert query.rest() == {}
+    assert query.names == ["A_2"]
+    delete(server, "A_2")
+    query.restart()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=r"exists \(A_2\).* set failOnDataLoss=false to go on without them"):
+            query.plan()
+    query.restart(failOnDataLoss="false")
+    assert query.rest() == {}
+    assert query.names == []
+
+
 def test_a_stream_that_is_made_again_between_two_looks(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     """As one of option stream: a loss, because nobody knows what the old one held."""
     create(server.url, "A_1")
@@ -494,6 +525,9 @@ class Account:
     def page(self, number: int) -> None:
         """Whatever happens before a page."""
 
+    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+        return self.ask(subject, body, context=context)
+
     def ask(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
         offset = json.loads(body)["offset"]
         self.page(len(self.asked))
@@ -515,7 +549,7 @@ class Account:
         return {"missing": [name for name in self.absent if name not in offline], "offline": offline}
 
 
-def select(account: Account, retry: float = 0.0, **given: Any) -> Selection:
+def select(account: Connect, retry: float = 0.0, **given: Any) -> Selection:
     options = SourceOptions.from_spark({"streamMetadata": "team=shop", **given}, streaming=True)
     now = itertools.count(step=FIND_EVERY)
     return Selection(options, Requests(account, retry), lambda: float(next(now)))
@@ -600,6 +634,36 @@ def test_a_look_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     account.error = PermissionDenied("no", subject="$JS.API.STREAM.LIST")
     with pytest.raises(PermissionDenied):
         running.look(complete=False)
+
+
+@pytest.mark.full
+def test_a_server_of_a_cluster_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    with NatsCluster() as cluster:
+        for name in ("A_1", "A_2"):
+            create(cluster.url, name, num_replicas=3, **SHOP)
+        create(cluster.url, "B", **SHOP)
+        cluster.wait_ready()
+        fill(cluster.url, "A_1", 3)
+        away = cluster.leader_of("B")
+        url = cluster.servers[(away + 1) % 3].url
+        by_name = {"streamPattern": "A_*"}
+        ways: list[dict[str, Any]] = [by_name, {**by_name, "streamMetadata": "team=shop"}]
+        running = [driver(url, **given) for given in ways]
+        begins = [planner.initial() for planner in running]
+        at = driver(url, streamMetadata="team=shop").initial()
+        assert list(at.streams) == ["A_1", "A_2", "B"]
+        cluster.kill(away)
+        cluster.wait_ready()
+        for planner, begin in zip(running, begins, strict=True):
+            [(_, end)] = planning.run(planner, begin)
+            assert read(url, planner.ranges(begin, end)) == {"A_1": [1, 2, 3]}
+        # B cannot be looked at.
+        lacking = select(connecting(url), streamMetadata="team=shop")
+        lacking.look(complete=False)
+        assert lacking.chosen == {"A_1", "A_2"}
+        assert caplog.messages[-1].endswith("as a whole: no server answered for stream B")
+        with pytest.raises(ServerBusy, match="no server answered for stream B"):
+            lacking.look(complete=True)
 
 
 # All together
