@@ -81,7 +81,7 @@ class Planner:
         if complete or self._target is None:
             selection.look(complete=complete)
         names = {name for name in known if selection.may_have(name)} - selection.others | selection.chosen
-        for name in self._plans.keys() - names:
+        for name in sorted(self._plans.keys() - names):
             if name in selection.others:
                 log.warning("stream %s does not match any more: the query forgets it", name)
             del self._plans[name]
