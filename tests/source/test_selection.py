@@ -648,7 +648,9 @@ def test_a_server_of_a_cluster_is_away(caplog: pytest.LogCaptureFixture) -> None
         url = cluster.servers[(away + 1) % 3].url
         by_name = {"streamPattern": "A_*"}
         ways: list[dict[str, Any]] = [by_name, {**by_name, "streamMetadata": "team=shop"}]
-        running = [driver(url, **given) for given in ways]
+        now = map(float, itertools.count(step=FIND_EVERY))
+        # Servers wait four seconds for the others before they answer.
+        running = [driver(url, clock=lambda: next(now), requestTimeout="20s", **given) for given in ways]
         begins = [planner.initial() for planner in running]
         at = driver(url, streamMetadata="team=shop").initial()
         assert list(at.streams) == ["A_1", "A_2", "B"]
@@ -658,7 +660,7 @@ def test_a_server_of_a_cluster_is_away(caplog: pytest.LogCaptureFixture) -> None
             [(_, end)] = planning.run(planner, begin)
             assert read(url, planner.ranges(begin, end)) == {"A_1": [1, 2, 3]}
         # B cannot be looked at.
-        lacking = select(connecting(url), streamMetadata="team=shop")
+        lacking = select(connecting(url, requestTimeout="20s"))
         lacking.look(complete=False)
         assert lacking.chosen == {"A_1", "A_2"}
         assert caplog.messages[-1].endswith("as a whole: no server answered for stream B")
