@@ -107,7 +107,7 @@ class Planner:
             return None
 
         missing = {name: error for name, error in self._each(see, asked).items() if error is not None}
-        known = [] if self._selection is None or reporting else sorted(asked.keys() & positions)
+        known = [] if self._selection is None or reporting or only else sorted(asked.keys() & positions)
         if known and missing.keys() >= set(known) and self.options.fail_on_data_loss and not self._met:
             raise DataLossError(
                 f"none of the streams in the checkpoint exists ({', '.join(known)}): is this another server, account "
