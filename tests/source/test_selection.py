@@ -355,9 +355,10 @@ def test_a_loss_that_is_accepted(server: NatsServer, caplog: pytest.LogCaptureFi
     ]
 
 
-def test_a_batch_that_was_planned_with_a_deleted_stream(server: NatsServer) -> None:
+@pytest.mark.parametrize("others", [["A_1"], []], ids=str)
+def test_a_batch_that_was_planned_with_a_deleted_stream(server: NatsServer, others: list[str]) -> None:
     """It fails until that is accepted, whoever plans it."""
-    for name in ("A_1", "A_2"):
+    for name in (*others, "A_2"):
         create(server.url, name)
         fill(server.url, name, 10)
     query = Finder(server)
@@ -368,9 +369,9 @@ def test_a_batch_that_was_planned_with_a_deleted_stream(server: NatsServer) -> N
             query.take(end)
         query.restart()
     query.restart(failOnDataLoss="false")
-    assert query.take(end) == {"A_1": list(range(1, 11))}
+    assert query.take(end) == {name: list(range(1, 11)) for name in others}
     assert query.rest() == {}
-    assert query.names == ["A_1"]
+    assert query.names == others
 
 
 def test_a_server_that_has_none_of_the_streams(server: NatsServer) -> None:
