@@ -11,7 +11,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
 from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo, address
-from spark_jetstream.options.specs import Options, OptionSpec, Side, given_options, option, refuse_elsewhere
+from spark_jetstream.options.specs import WHAT, Options, OptionSpec, Side, given_options, option, refuse_elsewhere
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
 Sides = TypeVar("Sides", bound="SideOptions")
@@ -203,11 +203,11 @@ class SideOptions(Options):
         """
         mapping = hidden(mapping)
         given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
+        refuse_elsewhere(given, cls, streaming=streaming)
         call = "load()" if cls.side == "source" else "save() or start()"
         path = _path(mapping, given, call)
         if path is not None:
             given["stream"] = path
-        refuse_elsewhere(given, cls, streaming=streaming)
         cls._check_names(given)
         connection = ConnectionOptions.from_given(given)
         try:
@@ -247,7 +247,7 @@ def _path(mapping: Mapping[str, SecretStr | None], given: Container[str], call: 
         )
     if keys.get("path") is None or "location" in keys:  # both are the folder of a table, in CREATE TABLE
         return None
-    for name in ("stream", "bucket", "objectBucket"):
+    for name in WHAT:
         if name in given:
             raise OptionError(
                 f"option {name} and the path of {call} exclude each other: the path is the name of a stream",

@@ -179,6 +179,9 @@ def _parsed(spec: OptionSpec, value: object) -> object:
     return spec.kind.parse(spec.name, revealed(value))
 
 
+#: The options that say what is read or written.
+WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
+
 #: Pairs of which one at most may be given.
 EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("domain", "apiPrefix"),
@@ -191,6 +194,11 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("stream", "bucket"),
     ("stream", "objectBucket"),
     ("bucket", "objectBucket"),
+    *(
+        (one, other)
+        for one in ("streamPattern", "streamMetadata")
+        for other in ("stream", "bucket", "objectBucket", "durable", "ensureStream")
+    ),
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
@@ -254,8 +262,9 @@ _FOREIGN: Mapping[str, str] = {
     "stream": "name pull.subscription.stream.name stream.name streamName",
     "stream subject": "topic",
     "stream subjects": "assign subscribe",
+    "streamPattern": "subscribePattern",
     "subject": "stream.subject",
-    "subjects": "stream.subjects subscribePattern",
+    "subjects": "stream.subjects",
     "tlsCaFile": "ssl.truststore.location trust-store.path",
     "tlsCertFile tlsKeyFile": "key-store.path ssl.keystore.location",
     "user": "connection.user.name",

@@ -96,7 +96,7 @@ class _Sink:
             return functools.partial(write_objects, columns=named)
         columns = SinkColumns.check(self.fields, self.options.subject)
         prepare(self.options)
-        check_start(self._connect, self.options)
+        check_start(self._connect, self.options, columns.names)
         return functools.partial(write_task, columns=columns)
 
     def _connect(self, patience: float) -> Connection:
@@ -184,10 +184,13 @@ def record_batches(
     remaining = iter(rows)
     while some := list(itertools.islice(remaining, most)):
         arrays = []
-        for index, (_, kind) in enumerate(fields):
+        for index, (name, kind) in enumerate(fields):
             values = [row[index] for row in some]
             if kind.startswith("map"):
                 values = [None if value is None else list(value.items()) for value in values]
+            elif (name, kind) == ("schedule", "timestamp"):
+                # Spark makes a time in the zone of the process, without saying so.
+                values = [None if value is None else value.astimezone() for value in values]
             arrays.append(pa.array(values, types[kind]))
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 

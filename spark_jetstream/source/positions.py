@@ -40,7 +40,7 @@ def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamS
             f"{state.last_seq}",
             option="startingOffsets",
         )
-    if sequence < state.first_kept and options.streams:
+    if sequence < state.first_kept and not options.of_bucket:
         problem = (
             f"startingOffsets begins stream {name} at sequence {sequence}, but the first message kept has sequence "
             f"{state.first_kept}"
@@ -91,6 +91,12 @@ def needs_direct(state: StreamSummary, options: SourceOptions, *, endangered: bo
 def check_retention(state: StreamSummary, options: SourceOptions, *, endangered: bool = False) -> None:
     """Raise `OptionError` when the stream cannot be read with these options. ``endangered`` as in `needs_direct`."""
     if state.retention == "workqueue":
+        if options.streaming and options.finds_streams:
+            raise OptionError(
+                f"stream {state.name}, which option {options.chosen_by} finds, has work-queue retention: leave it out, "
+                "and read it with the options stream and durable",
+                option=options.chosen_by,
+            )
         if options.streaming and options.durable is None:
             raise OptionError(
                 f"stream {state.name} has work-queue retention: reading it needs the option durable, the name of the "

@@ -102,7 +102,7 @@ class _Source:
             if self._prepare is not None:
                 self._prepare(self.options, resumed)
             options = self.options
-            if not options.streams:
+            if options.of_bucket:
                 _, subjects = find_bucket(self._requests(resumed=resumed), options)
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
@@ -158,7 +158,7 @@ class _Source:
 
     def _pull_settings(self) -> PullSettings:
         options = self.options
-        needed = {"data", "headers"} if options.streams else {"value"}
+        needed = {"value"} if options.of_bucket else {"data", "headers"}
         return PullSettings(
             batch=options.fetch_batch,
             max_bytes=options.fetch_max_bytes,
