@@ -99,9 +99,11 @@ ATTACHED = {
     "after all": sorted([*VIEWS, "returns"]),
     "refreshed": [[4, None], [5, 6]],
     "prefixed": [["my_orders", "stream", "ORDERS", []]],
+    "in its place": True,
     "errors": [
         ANOTHER.format("their_orders"),
         ANOTHER.format("orders"),
+        ANOTHER.format("a_b").replace("ORDERS", "a-b"),
         "streams must be a pattern of names with *, ?, [a-z] and {a,b}, but a [ is not closed",
         "there is no option strem; did you mean tlsCertPem",
         NO_STREAM,

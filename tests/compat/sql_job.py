@@ -89,10 +89,20 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
         result["refreshed"] = rows(spark.sql("SELECT payload_id, new FROM orders WHERE payload_id > 2"))
         result["prefixed"] = attach(spark, "ORDERS", prefix="My-", sample=0, servers=url)
 
+        # A view whose stream is gone makes way for that of another stream; a view whose stream is there does not.
+        admin.streams.create({"name": "a-b", "subjects": ["a"]})
+        attach(spark, "a-b", servers=url)
+        admin.streams.delete("a-b")
+        admin.streams.create({"name": "a_b", "subjects": ["a"]})
+        attach(spark, "a[-_]b", servers=url)
+        result["in its place"] = "a_b" in views(spark)
+        admin.streams.create({"name": "a-b", "subjects": ["b"]})
+
         spark.range(1).createOrReplaceTempView("their_orders")
         result["errors"] = [
             error_of(lambda: attach(spark, "ORDERS", prefix="their_", servers=url)),
             error_of(lambda: attach(spark, "ORDERS", servers=url, user="other", password="x")),
+            error_of(lambda: attach(spark, "a-b", servers=url)),
             error_of(lambda: attach(spark, "ORD[", servers=url)),
             error_of(lambda: attach(spark, servers=url, strem="x")),
             error_of(lambda: attach(spark, "ORDRES", servers=url)),
