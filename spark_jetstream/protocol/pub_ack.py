@@ -191,6 +191,12 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10164: (Outcome.LOOK, _WRONG_SEQUENCE),
     10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
     10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl"),
+    # An increment of a counter:
+    10168: (Outcome.REFUSED, "counters need a stream made with allow_msg_counter; for another one, drop column incr"),
+    10169: (Outcome.REFUSED, "the stream holds counters (allow_msg_counter): give each row a value in column incr"),
+    10170: (Outcome.REFUSED, "a row with column incr has no payload: leave column data null"),
+    10171: (Outcome.REFUSED, "column incr takes an integer"),
+    10172: (Outcome.REFUSED, "the last message on this subject is broken: delete it, whose increment is then lost"),
 }
 ADVICE: Mapping[int, str] = {
     **{err_code: advice for err_code, (_, advice) in _MEANING.items()},

@@ -113,9 +113,10 @@ class TaskWriter:
         if self._options.server_headers == "error":
             self._lost_ttl |= b"Nats-TTL" in rows.left_out and "ttl" not in self._columns.names
             for name in filter(COMMANDS.fullmatch, rows.left_out):
+                otherwise = " (column incr counts)" if name == b"Nats-Incr" else ""
                 why = (
-                    f"column headers holds {name.decode()}, on which the server would act: remove it from there, or "
-                    "set option serverHeaders to drop to store rows without such headers"
+                    f"column headers holds {name.decode()}, on which the server would act{otherwise}: remove it from "
+                    "there, or set option serverHeaders to drop to store rows without such headers"
                 )
                 raise self.publisher.failure(RefusedRow(rows, rows.left_out[name], None, why, 0))
         return rows
@@ -195,7 +196,7 @@ class TaskWriter:
 
 def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.RecordBatch]:
     """Yield slices of a batch with at most `most` rows and about 4 MB of payload; a larger row is a slice by itself."""
-    data = batch.column(columns.names.index(columns.payload))
+    data = columns.of(batch).get(columns.payload, pa.nulls(batch.num_rows, pa.binary()))
     sizes = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes, dtype=np.int64)
     # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.
