@@ -1,7 +1,8 @@
 """Reads the acknowledgements of published rows, in bulk, and says what a refusal means for its row. Pure.
 
 A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
-message id, or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``.
+message id, with ``,"val":"5"`` for the new value of a counter, or with an error object; a subject that no stream
+listens on gives a status line, ``NATS/1.0 503``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ NO_STREAM = 503
 """Status of an answer: no stream captures the subject (``err_code`` 0)."""
 
 _DUPLICATE = b',"duplicate": true}'
-_ZERO, _BRACE = ord("0"), ord("}")
+_COUNTER = b',"val":"'
+_ZERO, _BRACE, _QUOTE = b'0}"'
 # The forms that the fast path reads; one with anything else in it is read one by one.
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _PLAIN_ANSWER = re.compile(
-    rb'(\{"stream":%b,(?:"domain":%b,)?"seq":)\d+(?:\}|%b)' % (_STRING, _STRING, re.escape(_DUPLICATE))
+    rb'(\{"stream":%b,(?:"domain":%b,)?"seq":)\d+(?:\}|%b|%b-?\d+"\})'
+    % (_STRING, _STRING, re.escape(_DUPLICATE), _COUNTER)
 )
 
 
@@ -116,6 +119,13 @@ class AckReader:
         octets = np.frombuffer(frames.data, np.uint8)
         duplicate = begins_with(frames.data, stop - len(_DUPLICATE), _DUPLICATE)
         number_end = stop - np.where(duplicate, len(_DUPLICATE), 1)
+        counted = np.flatnonzero(octets[stop - 2] == _QUOTE)
+        if len(counted):
+            # The value of a counter is between the last two quotes: what stands before it must be its name.
+            quotes = np.flatnonzero(octets == _QUOTE)
+            name = quotes[quotes.searchsorted(stop[counted] - 2) - 1] - (len(_COUNTER) - 1)
+            named = begins_with(frames.data, name, _COUNTER)
+            number_end[counted[named]] = name[named]
         sequences, good = parse_unsigned(frames.data, start + len(prefix), number_end)
         good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)
         if good.any():
