@@ -28,7 +28,7 @@ NO_STREAM = 503
 
 _DUPLICATE = b',"duplicate": true}'
 _COUNTER = b',"val":"'
-_ZERO, _BRACE, _QUOTE = b'0}"'
+_ZERO, _NINE, _MINUS, _BRACE, _QUOTE = b'09-}"'
 # The forms that the fast path reads; one with anything else in it is read one by one.
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _PLAIN_ANSWER = re.compile(
@@ -121,9 +121,10 @@ class AckReader:
         number_end = stop - np.where(duplicate, len(_DUPLICATE), 1)
         counted = np.flatnonzero(octets[stop - 2] == _QUOTE)
         if len(counted):
-            # The value of a counter is between the last two quotes: what stands before it must be its name.
-            quotes = np.flatnonzero(octets == _QUOTE)
-            name = quotes[quotes.searchsorted(stop[counted] - 2) - 1] - (len(_COUNTER) - 1)
+            # Between the last two quotes are digits, perhaps with a sign: what stands before them must be their name.
+            others = np.flatnonzero((octets < _ZERO) | (octets > _NINE))
+            before = others[others.searchsorted(stop[counted] - 2) - 1]
+            name = before - (octets[before] == _MINUS) - (len(_COUNTER) - 1)
             named = begins_with(frames.data, name, _COUNTER)
             number_end[counted[named]] = name[named]
         sequences, good = parse_unsigned(frames.data, start + len(prefix), number_end)
