@@ -345,7 +345,7 @@ def counters(names: Names) -> Lines:
     yield Permission(names.api(jsapi.STREAM_NAMES), "which stream captures a subject", "without stream")
     yield Permission(names.api(jsapi.STREAM_INFO), "list")
     yield Permission(names.api(jsapi.MESSAGE_GET), "get; list of replicas")
-    yield from _reading(names, [(">", "list, or with one subject"), ("", "list, or with several subjects")])
+    yield from _reading(names, [(">", "list"), ("", "list without a subject, or with several")])
     for subject in names.subjects or ():
         yield Permission(subject, "increment")
 
