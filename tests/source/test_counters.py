@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_jetstream.errors import OptionError, ProtocolError
 from tests.support.calls import COUNTER_ROWS, Query, data_source, rows, rows_of
+from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support.publish import Message
 from tests.support.streams import MakeStream, Stream
 
@@ -155,6 +160,18 @@ def test_direct_gets(s: Stream, stream: MakeStream) -> None:
     assert values(rows(options(last, readWith="direct"), COUNTER_ROWS)) == [("a", "11")]
 
 
+@pytest.mark.full
+def test_the_guide(spark: SparkSession, stream: MakeStream, tmp_path: Path) -> None:
+    visits = stream("VISITS", allow_msg_counter=True)
+    names: dict[str, Any] = {"spark": spark}
+    try:
+        for block in blocks(ROOT / "docs" / "counters.md", "python"):
+            block.run({DEFAULT_URL: visits.url, FOLDER: str(tmp_path)}, names)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+
+
 def test_in_spark(spark: SparkSession, s: Stream) -> None:
     """Rows of Spark count, and values are numbers in SQL."""
     ones = spark.range(30).selectExpr(f"'{s.subject}.' || chr(cast(97 + id % 3 as int)) as subject", "id as incr")
@@ -166,3 +183,5 @@ def test_in_spark(spark: SparkSession, s: Stream) -> None:
     )
     small = table.where(F.length("value") < 38).select("subject", F.col("value").cast("decimal(38,0)").alias("value"))
     assert {row["subject"][-1]: int(row["value"]) for row in small.collect()} == {"a": 138, "c": 148}
+    with pytest.raises(ArithmeticException):
+        table.select(F.col("value").cast("decimal(38,0)")).collect()
