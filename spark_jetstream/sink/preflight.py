@@ -23,6 +23,7 @@ from spark_jetstream.errors import (
     OptionError,
     PermissionDenied,
     RequestTimeout,
+    SchemaError,
     StreamExists,
     StreamNotFound,
 )
@@ -41,6 +42,7 @@ T = TypeVar("T")
 HINT = " (option objectBucket)"
 """The end of errors about an Object Store bucket."""
 
+_COUNTING_SERVERS = (2, 12, 0)  # older ones take `Nats-Incr` for a header like others
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[SinkOptions, tuple[float, KeyBucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
@@ -73,6 +75,13 @@ def check_start(connect: Connect, options: SinkOptions) -> KeyBucket:
         _check_subjects(check)
     _checked[options] = time.monotonic(), bucket
     return bucket
+
+
+def check_counting(connection: Connection) -> None:
+    """Raise `SchemaError` for a server that would store increments as messages without payload."""
+    if connection.server_version < _COUNTING_SERVERS:
+        version = ".".join(map(str, connection.server_version))
+        raise SchemaError(f'column "incr" needs nats-server 2.12, and this one is {version}')
 
 
 def check_interval(

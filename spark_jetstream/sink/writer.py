@@ -27,7 +27,7 @@ from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED, note_batch
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
-from spark_jetstream.sink.preflight import check_interval, check_start
+from spark_jetstream.sink.preflight import check_counting, check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
@@ -97,6 +97,8 @@ class _Sink:
         columns = SinkColumns.check(self.fields, self.options.subject)
         prepare(self.options)
         check_start(self._connect, self.options)
+        if "incr" in columns.names:
+            check_counting(self._connect(self.options.connection.retry_timeout))
         return functools.partial(write_task, columns=columns)
 
     def _connect(self, patience: float) -> Connection:

@@ -10,10 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import DeliveryError, RowRefused, SchemaError
 from spark_jetstream.sink.dead_letters import dead_letters
+from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.rows import RefusedRow, SinkColumns
 from spark_jetstream.sink.task import WriteTask
+from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.sinking import Sink, batch, die, forget, read_rows, seen
@@ -233,3 +236,27 @@ def test_exactly_once_refuses_a_stream_that_keeps_the_last_value_only(stream: Ma
     with pytest.raises(DeliveryError, match="keeps few messages of each subject"):
         Sink(s.url, delivery="exactly-once").started().write([ones(s, 0, 2)], task(s))
     assert seen(s) == []
+
+
+def test_a_server_that_has_no_counters(s: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "server_version", (2, 11, 9))
+    columns = pa.schema({"subject": pa.string(), "incr": pa.int64()})
+    for mode in "bs":
+        with pytest.raises(SchemaError, match=r'column "incr" needs nats-server 2\.12, and this one is 2\.11\.9'):
+            writer_of(mode, {"servers": s.url}, columns)
+        writer_of(mode, {"servers": s.url}, pa.schema({"subject": pa.string(), "data": pa.string()}))
+
+
+@pytest.mark.parametrize("ids", [None, pa.array([b"1", b"2", None, None], pa.binary())])
+def test_an_increment_does_not_name_the_stream(ids: pa.BinaryArray | None) -> None:
+    found = read_rows("c.a", incr=["1", None, "1", None], data=[None, b"x", None, b"y"])
+    named = encode(found, ids, "S", inbox="_INBOX.x", first_number=1)
+    blocks = [bytes(named.frames(at, at + 1)).partition(b"NATS/1.0\r\n")[2] for at in range(4)]
+    expected, counting = b"Nats-Expected-Stream: S\r\n", b"Nats-Incr: 1\r\n"
+    first, second = (b"", b"") if ids is None else (b"Nats-Msg-Id: 1\r\n", b"Nats-Msg-Id: 2\r\n")
+    assert blocks == [
+        first + counting + b"\r\n\r\n",
+        expected + second + b"\r\nx\r\n",
+        counting + b"\r\n\r\n",
+        expected + b"\r\ny\r\n",
+    ]
