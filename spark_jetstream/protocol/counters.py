@@ -8,6 +8,7 @@ sources it adds up the values of these, and notes each of them in header `Nats-C
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -54,13 +55,13 @@ def counter_batch(messages: MessageRun, *, stream: str, columns: Sequence[str]) 
     `stream` is the value of the column of that name. `incr` is null without a header, `sources` also for a malformed
     one. Raises `ProtocolError` for a message that holds no value, if `value` is asked for.
     """
-    schema = arrow_schema(columns, COUNTER_COLUMNS)
+    schema, headers = arrow_schema(columns, COUNTER_COLUMNS), functools.cache(messages.headers)
     column: dict[str, Callable[[], pa.Array]] = {
         "stream": lambda: repeated(stream, len(messages)),
         "subject": messages.subjects,
         "value": lambda: _values(messages, stream),
-        "incr": lambda: _header(messages, INCREMENT),
-        "sources": lambda: _sources(messages),
+        "incr": lambda: _header(headers(), INCREMENT),
+        "sources": lambda: _sources(headers()),
         "sequence": lambda: integers(messages.sequences),
         "timestamp": lambda: microseconds(messages.timestamps()),
     }
@@ -83,15 +84,15 @@ def _values(messages: MessageRun, stream: str) -> pa.StringArray:
     return pa.array(values, pa.string())
 
 
-def _header(messages: MessageRun, name: str) -> pa.StringArray:
-    """Return the first value of a header of each message, null without one."""
-    rows, values = first_values(messages.headers(), name)
-    places = np.full(len(messages), len(values))
+def _header(headers: pa.MapArray, name: str) -> pa.StringArray:
+    """Return the first value of a header in each row, null without one."""
+    rows, values = first_values(headers, name)
+    places = np.full(len(headers), len(values))
     places[rows] = np.arange(len(rows))
     return pa.concat_arrays([values, pa.nulls(1, values.type)]).take(pa.array(places))
 
 
-def _sources(messages: MessageRun) -> pa.MapArray:
-    found = [text if text is None else counter_sources(text) for text in _header(messages, SOURCES).to_pylist()]
+def _sources(headers: pa.MapArray) -> pa.MapArray:
+    found = [text if text is None else counter_sources(text) for text in _header(headers, SOURCES).to_pylist()]
     pairs = [each if each is None else [(name, [*values.items()]) for name, values in each.items()] for each in found]
     return pa.array(pairs, arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type)

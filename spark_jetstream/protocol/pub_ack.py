@@ -206,7 +206,7 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10168: (Outcome.REFUSED, "counters need a stream made with allow_msg_counter; for another one, drop column incr"),
     10169: (Outcome.REFUSED, "the stream holds counters (allow_msg_counter): give each row a value in column incr"),
     10170: (Outcome.REFUSED, "a row with column incr has no payload: leave column data null"),
-    10171: (Outcome.REFUSED, "column incr takes an integer"),
+    10171: (Outcome.REFUSED, "column incr takes an integer, and allows no other demand on the server"),
     10172: (Outcome.REFUSED, "the last message on this subject is broken: delete it, whose increment is then lost"),
 }
 ADVICE: Mapping[int, str] = {

@@ -190,7 +190,7 @@ def record_batches(
             values = [row[index] for row in some]
             if kind.startswith("map"):
                 values = [None if value is None else list(value.items()) for value in values]
-            arrays.append(pa.array(values, types[kind]))
+            arrays.append(pa.array(values, types.get(kind)))  # a column of other integers has the type of its values
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 

@@ -16,10 +16,11 @@ from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.rows import RefusedRow, SinkColumns
 from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.sink.writer import record_batches
 from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.sinking import Sink, batch, die, forget, read_rows, seen
+from tests.support.sinking import Sink, batch, die, forget, read, read_rows, seen
 from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
@@ -106,8 +107,17 @@ def test_a_number_of_any_size(kind: pa.DataType, given: Any, sent: bytes) -> Non
     assert found.faults == {}
 
 
+@pytest.mark.parametrize("kind", WHOLE_TYPES)
+def test_rows_of_python_that_older_releases_of_spark_hand_over(kind: str) -> None:
+    one = "7" if kind == "string" else Decimal(7) if kind.startswith("decimal") else 7
+    for values in ([one, None], [None, None]):
+        given = [("c.a", value, b"") for value in values]
+        [made] = record_batches(given, [("subject", "string"), ("incr", kind), ("data", "binary")])
+        assert read(made).lines.to_pylist() == [b"Nats-Incr: 7\r\n" if value else b"" for value in values]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "+", "1.5", "1e3", " 1", "1 ", "0x1", "1_000", "++1", "٣", "1\r\nNats-Rollup: all"]
+    "text", ["", "+", "1\n", "1.5", "1e3", " 1", "1 ", "0x1", "1_000", "++1", "٣", "1\r\nNats-Rollup: all"]
 )
 def test_no_integer(text: str) -> None:
     found = read_rows("c.a", incr=["1", text])
