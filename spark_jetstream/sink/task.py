@@ -113,10 +113,9 @@ class TaskWriter:
         if self._options.server_headers == "error":
             self._lost_ttl |= b"Nats-TTL" in rows.left_out and "ttl" not in self._columns.names
             for name in filter(COMMANDS.fullmatch, rows.left_out):
-                otherwise = " (column incr counts)" if name == b"Nats-Incr" else ""
                 why = (
-                    f"column headers holds {name.decode()}, on which the server would act{otherwise}: remove it from "
-                    "there, or set option serverHeaders to drop to store rows without such headers"
+                    f"column headers holds {name.decode()}, on which the server would act: remove it from there, or "
+                    "set option serverHeaders to drop to store rows without such headers"
                 )
                 raise self.publisher.failure(RefusedRow(rows, rows.left_out[name], None, why, 0))
         return rows
