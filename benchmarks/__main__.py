@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.scale import QUICK, Scale
 from spark_jetstream.java import ensure_java
 
-PARTS = ("source", "sink", "publishing", "direct", "tasks", "sizes", "payloads", "latency")
-QUICK_PARTS = ("source", "sink", "tasks")
+PARTS = ("start", "source", "sink", "publishing", "direct", "tasks", "sizes", "payloads", "latency")
+QUICK_PARTS = ("start", "source", "sink", "tasks")
 
 
 def main() -> None:
@@ -29,8 +29,10 @@ def main() -> None:
     parts = arguments.only or (QUICK_PARTS if arguments.quick else PARTS)
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from benchmarks import direct, latency, payloads, publishing, sink, source, tables, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
+    from benchmarks import direct, latency, payloads, publishing, sink, source, start, tables, tasks  # noqa: PLC0415  # Spark reads the environment when it is imported
 
+    if "start" in parts:
+        start.run(scale.rounds)
     if "publishing" in parts:
         publishing.compare(scale.rounds)
     if "direct" in parts:

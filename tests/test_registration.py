@@ -130,6 +130,31 @@ def test_names_that_hide_nothing(tmp_path: Path) -> None:
     assert run_python("-c", sent, cwd=tmp_path) == "fine\n"
 
 
+LIGHT = """
+import sys, threading
+import pyspark_jetstream
+print(sorted({"pandas", "aiohttp.client"} & sys.modules.keys()))
+import aiohttp
+threads, found = [], set()
+together = threading.Barrier(8)
+def use():
+    together.wait()
+    found.add(aiohttp.ClientSession)
+for _ in range(8):
+    threads.append(threading.Thread(target=use))
+    threads[-1].start()
+for thread in threads:
+    thread.join()
+import aiohttp as again
+print(len(found), again.ClientSession in found, sys.modules["aiohttp"] is again)
+"""
+
+
+def test_a_worker_imports_only_what_it_uses() -> None:
+    """Each worker of Spark imports the package. What stands for aiohttp gives its names, to any number of threads."""
+    assert run_python("-c", LIGHT) == "[]\n1 True True\n"
+
+
 HIDDEN = """
 import json, os, sys
 from pyspark.sql import SparkSession

@@ -1,16 +1,17 @@
-"""Events as a line of text, as JSON, and as CloudEvents 1.0. Pure."""
+"""Events as text, in a line, with all fields or as a template has it, as JSON, and as CloudEvents 1.0. Pure."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+import string
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from spark_jetstream.admin.models import events
 from spark_jetstream.admin.models.events import ClientInfo, ConsumerEvent, Event, Gap, UnknownEvent
-from spark_jetstream.errors import LONGEST_MESSAGE, brief
+from spark_jetstream.errors import LONGEST_MESSAGE, OptionError, brief
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import Timestamp
 
@@ -24,6 +25,48 @@ def event_line(event: Event) -> str:
     """Return an event as a line of text: time, kind, and what happened; `brief` of `LONGEST_MESSAGE` characters."""
     text = _TEXTS.get(type(event), _plain)
     return brief(f"{_clock(event.timestamp)} {event.kind} {text(event)}", LONGEST_MESSAGE)
+
+
+def event_details(event: Event) -> str:
+    """Return the line of `event_line`, and a line for each field that the event has, as ``client.user: alice``."""
+    fields = (f"  {name}: {brief(str(value), LONGEST_MESSAGE)}" for name, value in _fields(event_json(event)))
+    return "\n".join([event_line(event), *fields])
+
+
+class EventTemplate(string.Formatter):
+    """A text with fields of events in braces, such as ``{timestamp} {kind} {client.user:>10}``.
+
+    The names are those of `event_details`, and ``kind`` and ``line`` (that of `event_line`). A field that an event does
+    not have is empty.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Raises `OptionError` for a text that is no template."""
+        self._text = text
+        try:
+            if any(name == "" or "{" in (form or "") for _, name, form, _ in self.parse(text)):
+                raise ValueError("a field has no name, or another field in its format")
+            self.vformat(text, (), {})
+        except ValueError as error:
+            raise OptionError(f"template {text!r} is not possible: {error}", option="template") from None
+
+    def __call__(self, event: Event) -> str:
+        """Return the text with the fields of an event; `brief` of `LONGEST_MESSAGE` characters each."""
+        named = {**dict(_fields(event_json(event))), "kind": event.kind, "line": event_line(event)}
+        return self.vformat(self._text, (), named)
+
+    def get_field(self, field_name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[str, str]:
+        """Return a field by its whole name: dots and brackets look up nothing in Python."""
+        return brief(str(kwargs.get(field_name, "")), LONGEST_MESSAGE), field_name
+
+
+def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield names and values of an object of JSON; those inside of others have both names, with a dot."""
+    for key, field in value.items():
+        if isinstance(field, dict):
+            yield from _fields(field, f"{name}{key}.")
+        else:
+            yield f"{name}{key}", field
 
 
 def event_json(event: Event) -> dict[str, Any]:

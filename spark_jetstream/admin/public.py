@@ -10,7 +10,9 @@ from spark_jetstream.admin.deliveries import DeliveredMessage as DeliveredMessag
 from spark_jetstream.admin.descriptions import template as template
 from spark_jetstream.admin.event_parsing import parse_event as parse_event
 from spark_jetstream.admin.event_parsing import stored_event as stored_event
+from spark_jetstream.admin.event_text import EventTemplate as EventTemplate
 from spark_jetstream.admin.event_text import cloud_event as cloud_event
+from spark_jetstream.admin.event_text import event_details as event_details
 from spark_jetstream.admin.event_text import event_json as event_json
 from spark_jetstream.admin.event_text import event_line as event_line
 from spark_jetstream.admin.kv import Bucket as Bucket

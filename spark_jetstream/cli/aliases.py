@@ -133,7 +133,7 @@ OPTION_HINTS: Table = _hints(
         "cheat": {"--sections": "cheat shows all", "--save": "cheat > FILE"},
         "consumer add": {"--name": "the name is the argument after the stream"},
         "events": {
-            "--short --filter": "an event has one line; --kind KIND, or a pipe to grep, filters",
+            "--short --filter": "an event has one line without --details; --kind KIND, or a pipe to grep, filters",
             "--srv-advisory --no-srv-advisory --no-js-metric --no-js-advisory": "--advisories, --metrics, or neither",
         },
         "kv rm": {"ARGUMENT": "kv del BUCKET KEY deletes a key, kv rm BUCKET the bucket"},

@@ -42,6 +42,10 @@ def watch(
     count: Annotated[int | None, Option(min=1, help="End after this many events.")] = None,
     duration: Annotated[Nanoseconds | None, duration_option("--for", help="End after this time, such as 30s.")] = None,
     cloudevents: Annotated[bool, Option("--cloudevents", help="Print CloudEvents 1.0, one a line.")] = False,
+    details: Annotated[bool, Option("--details", help="Print all fields of each event.")] = False,
+    template: Annotated[
+        str | None, Option(help="Print this text for each event, with its fields in braces: '{kind} {stream}'.")
+    ] = None,
     prefix: Annotated[
         str | None,
         Option(help="What the subjects of events begin with, where they are imported; else $JS.EVENT."),
@@ -52,13 +56,16 @@ def watch(
     The server does not store events. When the connection was lost, and some may be missing, a line says so (in JSON
     with the type spark_jetstream.event.v1.gap), on standard error as well, and the exit code at the end is 1.
     """
-    from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
+    from spark_jetstream.admin.event_text import EventTemplate, cloud_event, event_details, event_json, event_line
 
     if duration is not None and not duration:
         raise BadParameter("it must be longer than 0", param_hint="--for")
+    if details and template is not None:
+        raise BadParameter("--details and --template contradict each other")
     both = everything or not (advisories or metrics)
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
+    line = event_details if details else event_line if template is None else EventTemplate(template)
     try:
         with run.admin.events.watch(
             *(kinds or ()),
@@ -71,7 +78,7 @@ def watch(
             prefix=prefix,
         ) as watched:
             run.out.note(f"Listening on {', '.join(watched.subjects)}")
-            out.lines(_noted(watched, run.out), event_line, data=data)
+            out.lines(_noted(watched, run.out), line, data=data)
     except KeyboardInterrupt:
         raise Exit(INTERRUPTED) from None
     if watched.gaps:

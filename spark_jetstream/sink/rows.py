@@ -377,7 +377,9 @@ def decimal(values: pa.Array) -> pa.BinaryArray:
 
 def piece(value: bytes) -> pa.Scalar:
     """Return a constant part of a joined array."""
-    return pa.scalar(value, pa.binary())
+    # Not `pa.scalar`, which imports pandas: readers and commands import this module too.
+    bounds = pa.py_buffer(np.array([0, len(value)], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(value)])[0]
 
 
 def as_bytes(array: pa.Array) -> pa.BinaryArray:

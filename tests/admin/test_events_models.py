@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import NEVER, Event, UnknownEvent, cloud_event, event_json, event_line, parse_event
+from spark_jetstream.admin import (
+    NEVER,
+    Event,
+    EventTemplate,
+    UnknownEvent,
+    cloud_event,
+    event_details,
+    event_json,
+    event_line,
+    parse_event,
+)
 from spark_jetstream.admin.event_parsing import PREFIX, event_subjects, stored_event
 from spark_jetstream.admin.models import events
 from spark_jetstream.admin.models.events import EVENT_TYPES, ClientInfo
@@ -200,6 +210,24 @@ def test_an_event_of_an_unknown_type_keeps_its_fields() -> None:
     assert event.model_extra == {"stream": "S", "depth": 3}
     assert event_json(event) == body
     assert event_line(event) == '2026-03-01T12:00:00.500Z flood {"stream": "S", "depth": 3}'
+    assert event_details(event).splitlines()[-2:] == ["  stream: S", "  depth: 3"]
+
+
+def test_an_event_with_its_fields() -> None:
+    event = parse_event("s", encoded(sample("client_connect")))
+    lines = event_details(event).splitlines()
+    assert lines[0] == event_line(event)
+    assert {"  type: io.nats.server.advisory.v1.client_connect", f"  client.user: {CLIENT['user']}"} <= {*lines}
+    template = EventTemplate("{{{kind:>16}}} {client.user!r} {client.nothing}|{type.__class__}|{line}")
+    assert template(event) == f"{{  client_connect}} {CLIENT['user']!r} ||{event_line(event)}"
+    assert EventTemplate("plain")(event) == "plain"
+
+
+@pytest.mark.parametrize("text", ["{", "}", "{kind", "{}", "{kind:{type}}", "{kind:d}", "{kind!x}"])
+def test_what_is_no_template(text: str) -> None:
+    with pytest.raises(OptionError, match="is not possible") as refused:
+        EventTemplate(text)
+    assert refused.value.option == "template"
 
 
 def test_what_a_server_says_of_nobody_is_left_out() -> None:
@@ -217,8 +245,10 @@ def assert_no_event(subject: str, data: bytes, received: Timestamp = NEVER) -> U
     assert isinstance(event, UnknownEvent)
     assert (event.data, event.raw, event.subject) == (data, data, subject)
     assert event.reason
-    # All three ways to show it work, and give text that can be written.
+    # All ways to show it work, and give text that can be written.
     assert "\n" not in event_line(event)
+    assert event_details(event).startswith(event_line(event))
+    assert EventTemplate("{line}")(event) == event_line(event)
     json.dumps([event_json(event), cloud_event(event)], ensure_ascii=False, allow_nan=False).encode()
     event_line(event).encode()
     return event

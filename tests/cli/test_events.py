@@ -45,6 +45,15 @@ def test_each_event_is_a_line(nats_server: NatsServer) -> None:
     assert set(words) == {f"stream_action stream BUSY was {done}" for done in ("created", "deleted")}
     subjects = [f"$JS.EVENT.ADVISORY.STREAM.{done}.BUSY" for done in ("CREATED", "UPDATED", "DELETED")]
     assert ran.err == f"Listening on {', '.join(subjects)}\n"
+    details = succeed(*KIND, "--count", "1", "--details", url=nats_server.url).out.splitlines()
+    assert [line.split(": ")[0].strip() for line in details[1:]] == ["type", "id", "timestamp", "stream", "action"]
+    templates = ("--count", "1", "--template", "{kind} {stream} {nothing}.")
+    assert succeed(*KIND, *templates, url=nats_server.url).out == "stream_action BUSY .\n"
+    for wrong, said in {
+        ("--template", "{"): "is not possible",
+        ("--details", "--template", "{kind}"): "contradict each other",
+    }.items():
+        refused(run_command(*KIND, *wrong, url=nats_server.url), 2, said)
     printed = succeed(*KIND, "--count", "2", "--json", url=nats_server.url).objects
     assert {item["action"] for item in printed} == {"create", "delete"}
     assert {*printed[0]} == {"type", "id", "timestamp", "stream", "action"}

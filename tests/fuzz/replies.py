@@ -9,7 +9,7 @@ from typing import Any
 from nats.aio.client import ServerVersion
 
 from spark_jetstream.admin.event_parsing import parse_event
-from spark_jetstream.admin.event_text import cloud_event, event_json, event_line
+from spark_jetstream.admin.event_text import cloud_event, event_details, event_json
 from spark_jetstream.admin.models import account, consumers, messages, streams
 from spark_jetstream.admin.models.base import Model, readable, rendered
 from spark_jetstream.admin.models.changes import differences
@@ -124,7 +124,7 @@ def config(data: bytes) -> None:
 def event(data: bytes) -> None:
     """A message on the subjects of events: no message may end a watch, so nothing is raised."""
     read = parse_event("$JS.EVENT.ADVISORY.API", data)
-    assert event_line(read).isprintable()
+    assert all(line.isprintable() for line in event_details(read).split("\n"))
     for body in (event_json(read), cloud_event(read)):
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
