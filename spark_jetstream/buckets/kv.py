@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
-from spark_jetstream.protocol.headers import first_values
 from spark_jetstream.protocol.wire import integers
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
@@ -128,12 +127,21 @@ def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
     if headers.null_count == count:
         return None
     codes = np.zeros(count, np.int8)
+    bounds = headers.offsets.to_numpy(zero_copy_only=False)
+    values = headers.items
+    firsts = values.offsets.to_numpy(zero_copy_only=False)
     # The header of a client is the last one here: it wins.
     for name, purges in reversed(_PURGES.items()):
+        # `keys` and `items` are those after the first offset as well as before it, if the array is a slice.
+        places = np.flatnonzero(pc.equal(headers.keys, name).to_numpy(zero_copy_only=False))
+        places = places[(places >= bounds[0]) & (places < bounds[-1])]
+        if not len(places):
+            continue
         # Of a header that is there several times the first value counts, as for the clients.
-        rows, values = first_values(headers, name)
-        purged = pc.is_in(values, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
-        given = ~pc.is_in(values, value_set=pa.array(_PUTS)).to_numpy(zero_copy_only=False)
+        first_values = values.values.take(pa.array(firsts[places]))
+        rows = np.searchsorted(bounds, places, side="right") - 1
+        purged = pc.is_in(first_values, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
+        given = ~pc.is_in(first_values, value_set=pa.array(_PUTS)).to_numpy(zero_copy_only=False)
         codes[rows[given]] = np.where(purged, _PURGE, _DELETE)[given]
     return codes if codes.any() else None
 

@@ -12,13 +12,11 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
-from spark_jetstream.protocol.headers import first_values
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.wire import integers
 from spark_jetstream.schema import COUNTER_COLUMNS, arrow_schema
@@ -86,13 +84,14 @@ def _values(messages: MessageRun, stream: str) -> pa.StringArray:
 
 def _header(headers: pa.MapArray, name: str) -> pa.StringArray:
     """Return the first value of a header in each row, null without one."""
-    rows, values = first_values(headers, name)
-    places = np.full(len(headers), len(values))
-    places[rows] = np.arange(len(rows))
-    return pa.concat_arrays([values, pa.nulls(1, values.type)]).take(pa.array(places))
+    key = repeated(name, 1)[0]  # not `pa.scalar`, which imports pandas
+    return pc.list_element(pc.map_lookup(headers, key, "first"), 0)
 
 
 def _sources(headers: pa.MapArray) -> pa.MapArray:
-    found = [text if text is None else counter_sources(text) for text in _header(headers, SOURCES).to_pylist()]
+    kind, texts = arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type, _header(headers, SOURCES)
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), kind)
+    found = [text if text is None else counter_sources(text) for text in texts.to_pylist()]
     pairs = [each if each is None else [(name, [*values.items()]) for name, values in each.items()] for each in found]
-    return pa.array(pairs, arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type)
+    return pa.array(pairs, kind)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_jetstream.protocol.vectors import BoolArray
 from spark_jetstream.protocol.wire import IntArray, gather, joined
@@ -54,17 +53,6 @@ def block_headers(block: bytes) -> dict[str, list[str]]:
     length = np.array([len(block)], np.int64)
     # A block without headers is null.
     return dict(decode_headers(block, np.zeros(1, np.int64), length).to_pylist()[0] or ())
-
-
-def first_values(headers: pa.MapArray, name: str) -> tuple[IntArray, pa.StringArray]:
-    """Return the rows that have a header, ascending, and its first value in each."""
-    bounds = headers.offsets.to_numpy(zero_copy_only=False)
-    firsts = headers.items.offsets.to_numpy(zero_copy_only=False)
-    # `keys` and `items` are those after the first offset as well as before it, if the array is a slice.
-    places = np.flatnonzero(pc.equal(headers.keys, name).to_numpy(zero_copy_only=False))
-    places = places[(places >= bounds[0]) & (places < bounds[-1])]
-    values = headers.items.values.take(pa.array(firsts[places]))
-    return np.searchsorted(bounds, places, side="right") - 1, values
 
 
 def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, IntArray]:
