@@ -62,6 +62,7 @@ PURE = (
     "buckets.kv",
     "monitoring.stream_lag",
     *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
+    "sink.rollups",
 )
 IMPURE_LIBRARIES = {
     "asyncio",

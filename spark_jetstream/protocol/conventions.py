@@ -22,6 +22,8 @@ SINCE = "spark_jetstream_since"
 """The key of the time at which that run took it, by the server's clock (RFC 3339)."""
 DEAD_LETTER = b"Dead-Letter-"
 """What the names of a dead letter's own headers begin with."""
+SCHEDULED_ID = "Scheduled-Msg-Id"
+"""The header with the message id of a schedule: the server publishes the schedule's message without `Nats-Msg-Id`."""
 ADMIN_READER = "spark-jetstream-admin"
 """The label (`reader_consumer`) of the consumers that read for the administration."""
 DEFAULT_CHUNK_SIZE = 128 * 1024

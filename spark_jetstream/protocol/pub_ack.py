@@ -198,16 +198,25 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10077: (Outcome.RETRY, _FULL),  # the store says no: a full stream with discard=new, most of all
     10097: (Outcome.REFUSED, "make column headers smaller: a server keeps 64 KiB of them"),
     10109: (Outcome.FAIL, "nothing can be written to a sealed stream any more: write to another one"),
-    10111: (Outcome.REFUSED, ""),  # rollup not permitted
+    10111: (Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column rollup"),
     10164: (Outcome.LOOK, _WRONG_SEQUENCE),
     10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
-    10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl"),
+    10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl or schedule_ttl"),
     # An increment of a counter:
     10168: (Outcome.REFUSED, "counters need a stream made with allow_msg_counter; for another one, drop column incr"),
     10169: (Outcome.REFUSED, "the stream holds counters (allow_msg_counter): give each row a value in column incr"),
     10170: (Outcome.REFUSED, "a row with column incr has no payload: leave column data null"),
     10171: (Outcome.REFUSED, "column incr takes an integer, and allows no other demand on the server"),
     10172: (Outcome.REFUSED, "the last message on this subject is broken: delete it, whose increment is then lost"),
+    10188: (Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop column schedule"),
+    10189: (
+        Outcome.REFUSED,
+        "column schedule takes a time with its zone, as 2030-01-31T08:00:00Z or after @at, and since nats-server 2.14 "
+        "@every with one second or more, cron with six fields, @hourly, @daily, @weekly, @monthly and @yearly",
+    ),
+    10190: (Outcome.REFUSED, "column schedule_target must be another subject of the same stream, without wildcards"),
+    10191: (Outcome.REFUSED, "column schedule_ttl takes at least one second, such as 90s or 5m, or never"),
+    10192: (Outcome.REFUSED, "column rollup must be sub or null in a row with a schedule"),
 }
 ADVICE: Mapping[int, str] = {
     **{err_code: advice for err_code, (_, advice) in _MEANING.items()},

@@ -62,8 +62,9 @@ class StreamSummary:
     in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``persist_mode`` is
     ``async`` where the server acknowledges what it has not stored yet (server 2.12, ADR-56). ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
-    have a TTL of their own (server 2.11, ADR-43). ``allow_msg_counter``: its subjects are counters (server 2.12,
-    ADR-49). ``deny_purge``: the stream refuses to be purged.
+    have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
+    ``allow_msg_schedules``: messages may be schedules (server 2.12, ADR-51). ``allow_rollup_hdrs``: they may remove
+    others. ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49).
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
 
     A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
@@ -99,6 +100,8 @@ class StreamSummary:
     allow_msg_ttl: bool = False
     allow_msg_counter: bool = False
     deny_purge: bool = False
+    allow_msg_schedules: bool = False
+    allow_rollup_hdrs: bool = False
     num_replicas: int = 0
     clustered: bool = False
     led: bool = True
@@ -133,8 +136,8 @@ _COUNTS = ("first_seq", "last_seq", "messages", "bytes")
 #: Fields of `StreamSummary` that are fields of the configuration.
 _SETTINGS = (
     *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
-    *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "allow_msg_counter", "deny_purge"),
-    *("discard", "storage", "persist_mode"),
+    *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge", "discard", "storage", "persist_mode"),
+    *("allow_msg_schedules", "allow_rollup_hdrs", "allow_msg_counter"),
 )
 
 

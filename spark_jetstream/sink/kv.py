@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -128,9 +129,10 @@ def is_marker(headers: bytes) -> bool:
     return operation(block_headers(headers)) != OPERATIONS[PUT]
 
 
-def rounds(subject: pa.BinaryArray) -> Iterator[IntArray]:
+def rounds(subject: pa.BinaryArray, alone: npt.NDArray[np.bool_] | None = None) -> Iterator[IntArray]:
     """Yield the indices of rows in rounds: each round has a subject once, and each subject has its rows in their order.
 
+    With `alone` only the marked rows must have their subject for themselves: others with the same one share a round.
     Without equal subjects there is one round with all rows; without rows there is none.
     """
     coded = subject.dictionary_encode()
@@ -140,9 +142,11 @@ def rounds(subject: pa.BinaryArray) -> Iterator[IntArray]:
         return
     order = np.argsort(codes, kind="stable")
     ranked = codes[order]
-    heads = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
-    sizes = np.diff(np.append(heads, len(codes)))
+    same = ranked[1:] == ranked[:-1]
+    apart = same if alone is None else same & (alone[order[1:]] | alone[order[:-1]])
+    count = np.concatenate(([0], np.cumsum(apart)))
+    heads = np.flatnonzero(np.concatenate(([True], ~same)))
     turn = np.empty(len(codes), np.int64)
-    turn[order] = np.arange(len(codes)) - np.repeat(heads, sizes)
+    turn[order] = count - np.repeat(count[heads], np.diff(np.append(heads, len(codes))))
     by_turn = np.argsort(turn, kind="stable")
     yield from np.split(by_turn, np.cumsum(np.bincount(turn))[:-1])

@@ -64,7 +64,6 @@ class _KeyWriter(TaskWriter):
         self._subjects_in_flight: set[bytes] = set()
         self._creating: dict[int, bytes] = {}  # header lines of rows that replace a marker, by row number
         self._created: Counter[int] = Counter()  # how often each of these rows was sent again
-        self._resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
         return rows_of(batch, self._columns, self._bucket.origin.write_prefix, first_number)
@@ -91,7 +90,6 @@ class _KeyWriter(TaskWriter):
             super().finish()
             self._settle_answered()
         super().finish()
-        self.publisher.totals.note_all(self._resent.streams)
 
     def _publish(self, rows: Rows, ids: pa.BinaryArray | None, subjects: list[bytes], counted: Totals) -> None:
         self._sent.append((self.publisher.publish(rows, ids, None, counted), subjects))

@@ -44,7 +44,7 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests, settled_info
 from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.conventions import ledger_label
+from spark_jetstream.protocol.conventions import SCHEDULED_ID, ledger_label
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
 from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
@@ -83,16 +83,21 @@ class Ledger:
         self._entry = TaskEntry(task.batch, secrets.token_hex(8), _LEASE)  # as this attempt writes it
         self._seen = 0.0  # when the entry was last asked for and had this attempt's name
         self._prefix = f"{task.prefix}.".encode()  # what the ids of the task's rows begin with
+        self._scheduled = False  # whether rows may be schedules
         self._window = float("inf")  # the shortest duplicate window of the noted streams, in seconds
         self._patterns: dict[str, re.Pattern[str]] = {}  # the subjects of the noted streams
         self._taken_over = float("-inf")  # when this attempt took the task over from another one
         self._looked = float("-inf")  # when it last looked for what that one has stored
         self._scanned: dict[str, int] = {}  # up to which sequence of each stream it has looked
 
-    def open(self, *, own_ids: bool) -> TaskReport | None:
-        """Take the task over; return its report if it is done. `own_ids`: rows may have ids of the user's."""
+    def open(self, *, own_ids: bool, scheduled: bool = False) -> TaskReport | None:
+        """Take the task over; return its report if it is done.
+
+        `own_ids`: rows may have ids of the user's. `scheduled`: rows may be schedules, which the server removes.
+        """
         if own_ids:
             self._prefix = b""
+        self._scheduled = scheduled
         for _ in range(_TRIES):
             entry, self._slot.revision = self._slot.read()
             mine = TaskEntry(self._entry.batch, self._entry.attempt, self._entry.lease)
@@ -240,14 +245,23 @@ class Ledger:
         if state.created != noted["created"]:
             # The stream was deleted and made again: it has lost what was stored.
             first = 1
-        elif state.first_kept > first:
+        elif state.first_kept > first and not (self._scheduled and state.max_age <= 0 and not state.evicts):
             raise DeliveryError(
                 f"stream {name} has removed messages from sequence {first} to {state.first_kept - 1} since "
                 f"partition {self._task.partition} of batch {self._entry.batch} was begun, so nobody can tell which of "
                 "its rows are stored (option delivery): keep messages longer, or let this batch through with "
                 "deduplicated"
             )
-        at = first
+        self._read(state, first, wanted, places)
+        if self._scheduled:
+            # A schedule that was published meanwhile, before it was read, is gone: its message comes after the end.
+            end, state = state.last_seq, self._state(name)
+            self._read(state, end + 1, wanted, places)
+        return state, first
+
+    def _read(self, state: StreamSummary, at: int, wanted: Callable[[bytes], bool], places: _Places) -> None:
+        """Add what is stored from sequence `at` to the last one of `state`."""
+        name = state.name
         deadline = Deadline(self._requests.retry_timeout)
         while at <= state.last_seq:
             part = SequenceRange(name, at, state.last_seq + 1, None, state.created)
@@ -264,7 +278,6 @@ class Ledger:
                     "(option retryTimeout): a replica lags behind"
                 )
             at = unread.sequence
-        return state, first
 
     def _scan(self, part: SequenceRange, wanted: Callable[[bytes], bool], stored: _Places) -> int:
         """Add the message ids of a range to `stored`. Return the last sequence that was read, or the one before it."""
@@ -281,7 +294,7 @@ class Ledger:
             last_seen = int(pulled.sequences[-1])
             entries = pulled.headers()
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))
-            chosen = pc.indices_nonzero(pc.equal(entries.keys, "Nats-Msg-Id"))
+            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(["Nats-Msg-Id", SCHEDULED_ID])))
             rows = parents.take(chosen).to_numpy()
             for row, values in zip(rows.tolist(), entries.items.take(chosen).to_pylist(), strict=True):
                 for value in values:

@@ -1,6 +1,7 @@
 """Checks on the driver before the first row is written, of the stream or bucket that the options name.
 
-What a publisher's permissions do not let it see is not checked, except what delivery exactly-once needs.
+What a publisher's permissions do not let it see is not checked, except what delivery exactly-once and column schedule
+need.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from spark_jetstream.buckets.kv import stream_name
@@ -42,21 +43,27 @@ T = TypeVar("T")
 HINT = " (option objectBucket)"
 """The end of errors about an Object Store bucket."""
 
-_COUNTING_SERVERS = (2, 12, 0)  # older ones take `Nats-Incr` for a header like others
+#: Columns that need a setting of the stream.
+_SETTINGS = {"incr": "allow_msg_counter", "schedule": "allow_msg_schedules", "rollup": "allow_rollup_hdrs"}
+_COUNTING_SERVERS = (2, 12, 0)  # older ones would store increments as messages without payload
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
-_checked: dict[SinkOptions, tuple[float, KeyBucket]] = {}
+_checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
 _warned: set[tuple[str, str]] = set()
 
 
-def check_start(connect: Connect, options: SinkOptions) -> KeyBucket:
+def check_start(connect: Connect, options: SinkOptions, columns: Collection[str] = ()) -> KeyBucket:
     """Check the streams or the bucket that a write goes to, and create the ledger if delivery exactly-once needs one.
 
+    `columns` are the names of the columns of rows for subjects: some of them need a setting of the stream.
     Return the Key-Value bucket, without a name for a write to something else. A bucket that the account cannot see
     counts as one that is no mirror. Raises `OptionError` if the options do not fit the stream, `DeliveryError` if
-    exactly-once is not possible, `StreamNotFound`, and what `connect` raises.
+    exactly-once is not possible, `SchemaError` for a column that the server is too old for, `StreamNotFound`, and what
+    `connect` raises.
     """
-    checked, bucket = _checked.get(options, (None, KeyBucket()))
+    needs = frozenset(columns).intersection(_SETTINGS)
+    _check_columns(options, needs)
+    checked, bucket = _checked.get((options, needs), (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
         return bucket
     # A batch write that was never checked in this process more likely names the wrong server than one that restarts. A
@@ -64,24 +71,20 @@ def check_start(connect: Connect, options: SinkOptions) -> KeyBucket:
     times = options.connection
     starts = checked is None and not options.streaming
     connection = connect(times.connect_timeout if starts else times.retry_timeout)
-    # A micro-batch waits long for the checks only if delivery exactly-once needs them.
-    brief = starts or (checked is None and options.delivery != "exactly-once")
+    if "incr" in needs and connection.server_version < _COUNTING_SERVERS:
+        version = ".".join(map(str, connection.server_version))
+        raise SchemaError(f'column "incr" needs nats-server 2.12, and this one is {version}')
+    # A micro-batch waits long for the checks only if delivery exactly-once or column schedule needs them.
+    brief = starts or (checked is None and options.delivery != "exactly-once" and "schedule" not in needs)
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
     if options.bucket is not None:
         bucket = _check_keys(check, options.bucket, connection.prefix)
     elif options.object_bucket is not None:
         _check_objects(check, options.object_bucket)
     else:
-        _check_subjects(check)
-    _checked[options] = time.monotonic(), bucket
+        _check_subjects(check, needs)
+    _checked[options, needs] = time.monotonic(), bucket
     return bucket
-
-
-def check_counting(connection: Connection) -> None:
-    """Raise `SchemaError` for a server that would store increments as messages without payload."""
-    if connection.server_version < _COUNTING_SERVERS:
-        version = ".".join(map(str, connection.server_version))
-        raise SchemaError(f'column "incr" needs nats-server 2.12, and this one is {version}')
 
 
 def check_interval(
@@ -200,7 +203,18 @@ class _Check:
             raise DeliveryError(f"cannot see the ledger of delivery exactly-once: {error}") from None
 
 
-def _check_subjects(check: _Check) -> None:
+def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
+    named = sorted(needs - {"incr"})
+    if named and options.stream is None:
+        raise OptionError(f'option stream must name the stream for column "{named[0]}"', option="stream")
+    if "rollup" in needs and options.delivery == "exactly-once":
+        raise DeliveryError(
+            'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that a second '
+            "attempt looks for, which would store them again, after the roll-up; use deduplicated"
+        )
+
+
+def _check_subjects(check: _Check, needs: frozenset[str]) -> None:
     options = check.options
     exactly_once = options.delivery == "exactly-once"
     stream = options.stream
@@ -209,16 +223,18 @@ def _check_subjects(check: _Check) -> None:
         stream = names[0] if names and len(names) == 1 else None
     info = None
     if stream is not None:
-        needed = f"delivery exactly-once has to see the state of stream {stream}" if exactly_once else ""
+        # A server before 2.12 stores a schedule as if it were a message for now.
+        who = "delivery exactly-once" if exactly_once else 'column "schedule"' if "schedule" in needs else ""
+        needed = f"{who} has to see the state of stream {stream}" if who else ""
         info = check.visible(functools.partial(check.info, stream, "stream", f"stream {stream}"), needed)
     if info is not None:
-        _check_stream(stream_summary(info, f"read stream {stream}"), options)
+        _check_stream(stream_summary(info, f"read stream {stream}"), options, needs)
     check.dead_letters()
     if exactly_once:
         check.ledger(int((info or {}).get("config", {}).get("num_replicas", 1)))
 
 
-def _check_stream(state: StreamSummary, options: SinkOptions) -> None:
+def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
     name = state.name
     if state.mirror:
         raise OptionError(f"option stream: {name} is a mirror, which nobody can publish to", option="stream")
@@ -235,6 +251,11 @@ def _check_stream(state: StreamSummary, options: SinkOptions) -> None:
             f"{', '.join(state.subjects)})",
             option="subject",
         )
+    for column in sorted(needs):
+        setting = _SETTINGS[column]
+        if not getattr(state, setting):
+            mend = f"it was made without {setting}" if column == "incr" else f"set {setting} on it"
+            raise OptionError(f'option stream: {name} refuses column "{column}": {mend}', option="stream")
     if options.delivery == "exactly-once":
         refuse_unfit(state)
     _warn_of_early_acks(state, options)

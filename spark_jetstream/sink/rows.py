@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
 from spark_jetstream.schema import closest_column
 
@@ -25,22 +26,32 @@ WHOLE = ("string", "tinyint", "smallint", "int", "bigint", "decimal(p,0)")
 MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
 
-#: Headers that a server acts on, refuses, removes, or adds by itself (nats-server: server/stream.go, server/client.go);
-#: the sink leaves them out.
+#: Headers that a server acts on, refuses, removes, or adds by itself (nats-server: server/stream.go, server/client.go),
+#: and one that the sink adds; the sink leaves them out.
 SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
     rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
-    rb"|Request-Info|Trace-.*)|Status|Description"
+    rb"|Request-Info|Trace-.*)|Status|Description|" + SCHEDULED_ID.encode()
 )
 #: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
 COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")
 INCREMENT = b"Nats-Incr: "
 """What the header lines of a row that changes a counter begin with, and those of no other row."""
+#: Those of them that columns ask for (ADR-49, ADR-51).
+COMMAND_COLUMNS = {
+    b"Nats-Incr": "incr",
+    b"Nats-Schedule": "schedule",
+    b"Nats-Schedule-Target": "schedule_target",
+    b"Nats-Schedule-TTL": "schedule_ttl",
+    b"Nats-Rollup": "rollup",
+}
+_PAIRS = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("schedule_ttl", "schedule"))
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
 _INTEGER = r"^[+-]?[0-9]+$"
 _BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
+_NO_SCHEDULE = r"^ *\z|[\x00-\x1f\x7f]"
 
 NO_BYTES = b""
 
@@ -74,6 +85,11 @@ class Columns:
         known = {**cls.accepted, **cls.ignored}
         names: list[str] = []
         for name, kind in fields:
+            if name in COMMAND_COLUMNS.values() and name not in known:
+                raise SchemaError(
+                    f'column "{name}" is for rows that go to subjects: the server allows no schedules in the stream of '
+                    "a bucket, and a bucket replaces values and objects without roll-ups, and adds none up; drop it"
+                )
             if name not in known:
                 nearest = closest_column(name, known)
                 hint = f'; did you mean "{nearest}"' if nearest else ""
@@ -89,6 +105,14 @@ class Columns:
         for name, rest in cls.required.items():
             if name not in names and not (subject if name == "subject" else name == "data" and "incr" in names):
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
+        for name, other in _PAIRS:
+            if name in names and other not in names:
+                raise SchemaError(f'column "{name}" needs column "{other}" beside it')
+        if "schedule" in names and subject is not None:
+            raise SchemaError(
+                'column "schedule" cannot be used with option subject: a subject keeps one schedule, so each row would '
+                'replace the one before it; give each row a subject of its own (column "subject")'
+            )
         return cls(tuple(names), subject)
 
 
@@ -103,6 +127,10 @@ class SinkColumns(Columns):
         "ttl": TEXT,
         "expected_last_subject_sequence": NUMBER,
         "incr": WHOLE,
+        "schedule": TIME + TEXT,
+        "schedule_target": TEXT,
+        "schedule_ttl": TEXT,
+        "rollup": TEXT,
     }
     ignored: ClassVar[Types] = {"stream": TEXT, "sequence": NUMBER, "timestamp": TIME}
     required: ClassVar[Mapping[str, str]] = {
@@ -204,6 +232,7 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     if "headers" in given:
         lines, left_out = header_lines(given["headers"], faults)
     lines = with_ttl_and_expected(lines, given, "expected_last_subject_sequence", faults)
+    lines = _with_schedule_and_rollup(lines, given, faults)
     if "incr" in given:
         lines = _with_increments(lines, given, data, faults)
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
@@ -318,12 +347,45 @@ def _with_increments(
     bad = pc.fill_null(pc.invert(pc.match_substring_regex(values, _INTEGER)), False).to_numpy(zero_copy_only=False)
     for at in np.flatnonzero(bad):
         faults.setdefault(int(at), f"column incr is {shown_bytes(values[at].as_py())}, which is no integer")
-    beside = {name: pc.is_valid(given[name]) for name in ("ttl", "expected_last_subject_sequence") if name in given}
-    for name, there in {"data": pc.greater(pc.binary_length(data), 0), **beside}.items():
+    others = [name for name in ("ttl", "expected_last_subject_sequence", "schedule", "rollup") if name in given]
+    beside = {"data": pc.greater(pc.binary_length(data), 0)} | {name: pc.is_valid(given[name]) for name in others}
+    for name, there in beside.items():
         both = pc.and_(pc.is_valid(values), there)
         note(faults, both, f"it has column incr and column {name}: an increment of a counter can have no {name}")
     increments = pc.binary_join_element_wise(piece(INCREMENT), without(values, bad), piece(b"\r\n"), piece(NO_BYTES))
     return pc.binary_join_element_wise(pc.fill_null(increments, NO_BYTES), lines, piece(NO_BYTES))
+
+
+def _with_schedule_and_rollup(
+    lines: pa.BinaryArray, given: Mapping[str, pa.Array], faults: dict[int, str]
+) -> pa.BinaryArray:
+    """Add the header lines of `COMMAND_COLUMNS` but `incr`. A row without a schedule has no target and no TTL."""
+    for header, column in COMMAND_COLUMNS.items():
+        if column not in given or column == "incr":
+            continue
+        if column == "schedule":
+            values = _schedules(given[column])
+            broken = note(faults, pc.match_substring_regex(values, _NO_SCHEDULE), "column schedule is no schedule")
+        elif column == "rollup":
+            values = as_bytes(given[column])
+            known = pc.is_in(values, value_set=pa.array([b"sub", b"all", None], pa.binary()))
+            broken = note(faults, pc.invert(known), "column rollup must be sub or all, or null")
+        else:
+            timed = pc.is_valid(given["schedule"])
+            if column == "schedule_target":
+                note(faults, pc.and_not(timed, pc.is_valid(given[column])), f"column {column} is null, unlike schedule")
+            values = header_values(given[column], column, faults)
+            broken = pc.invert(timed).to_numpy(zero_copy_only=False)
+        lines = with_header(lines, header, without(values, broken))
+    return lines
+
+
+def _schedules(values: pa.Array) -> pa.BinaryArray:
+    """Return schedules as the server reads them: `@at` before a time, which a timestamp is in UTC."""
+    if pa.types.is_timestamp(values.type):
+        utc = pc.replace_substring(values.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
+        values = pc.binary_join_element_wise(utc, "Z", "")
+    return pc.replace_substring_regex(as_bytes(values), r"^(\d{4}-\d\d-\d\dT)", r"@at \1")
 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:

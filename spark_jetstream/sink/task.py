@@ -17,7 +17,8 @@ from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rows import COMMANDS, Columns, RefusedRow, Rows, SinkColumns, rows_of
+from spark_jetstream.sink.rollups import Rollups
+from spark_jetstream.sink.rows import COMMAND_COLUMNS, COMMANDS, Columns, RefusedRow, Rows, SinkColumns, rows_of
 from spark_jetstream.sink.target import Target
 
 _PORTION_ROWS = 2000
@@ -36,7 +37,7 @@ def write_task(
     ledger = None
     if options.delivery == "exactly-once":
         ledger = Ledger(connect, options, task)
-        finished = ledger.open(own_ids="msg_id" in columns.names)
+        finished = ledger.open(own_ids="msg_id" in columns.names, scheduled="schedule" in columns.names)
         if finished is not None:
             ids, count = MessageIds(task.prefix), 0
             for part in (part for batch in batches for part in portions(batch, columns, _PORTION_ROWS)):
@@ -82,6 +83,9 @@ class TaskWriter:
         self._count = 0  # rows that were read
         self._skipped = Totals()  # rows that an earlier attempt has stored: the ledger says so
         self._dead = Totals()  # dead letters
+        self._resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
+        rolling = not {"schedule", "rollup"}.isdisjoint(columns.names)
+        self._rollups = Rollups(alone=ledger is not None) if rolling else None
         self._lost_ttl = False  # whether a TTL in column headers was left out
 
     def run(self, batches: Iterable[pa.RecordBatch], begun: float) -> TaskReport:
@@ -93,6 +97,7 @@ class TaskWriter:
             self.finish()
         totals = self.publisher.totals
         totals.note_all(self._skipped.streams)
+        totals.note_all(self._resent.streams)
         return TaskReport(
             partition=self._task.partition,
             rows=self._count,
@@ -113,18 +118,34 @@ class TaskWriter:
         if self._options.server_headers == "error":
             self._lost_ttl |= b"Nats-TTL" in rows.left_out and "ttl" not in self._columns.names
             for name in filter(COMMANDS.fullmatch, rows.left_out):
+                column = COMMAND_COLUMNS.get(name)
+                instead = f"use column {column} instead" if column else "remove it from there"
                 why = (
-                    f"column headers holds {name.decode()}, on which the server would act: remove it from there, or "
-                    "set option serverHeaders to drop to store rows without such headers"
+                    f"column headers holds {name.decode()}, on which the server would act: {instead}, or set option "
+                    "serverHeaders to drop to store rows without such headers"
                 )
                 raise self.publisher.failure(RefusedRow(rows, rows.left_out[name], None, why, 0))
+        if self._rollups is not None:
+            self._rollups.check(rows)
         return rows
 
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         """Send rows without faults, with these message ids."""
-        if len(rows):
+        if self._rollups is not None:
+            self._send_in_turn(self._rollups, self._rollups.named(rows, ids), ids)
+        elif len(rows):
             self.publisher.publish(rows, ids, self._target.stream, self.publisher.totals, shared=True)
             self.dispose()
+
+    def _send_in_turn(self, rollups: Rollups, rows: Rows, ids: pa.BinaryArray | None) -> None:
+        """Send rows, and wait for their answers wherever one of them may remove another."""
+        for at in rollups.turns(rows):
+            turn, turn_ids = rows.take(at), None if ids is None else ids.take(pa.array(at))
+            counted = self.publisher.totals
+            while len(turn):
+                flight = self.publisher.publish(turn, turn_ids, self._target.stream, counted)
+                self.finish()
+                turn, turn_ids, counted = turn.take(rollups.too_early(flight)), None, self._resent
 
     def refused(self, refused: list[RefusedRow]) -> None:
         """Send rows that can never be stored to `deadLetterSubject`. Raise `RowRefused` if that is impossible."""

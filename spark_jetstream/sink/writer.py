@@ -27,7 +27,7 @@ from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED, note_batch
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
-from spark_jetstream.sink.preflight import check_counting, check_interval, check_start
+from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
@@ -96,9 +96,7 @@ class _Sink:
             return functools.partial(write_objects, columns=named)
         columns = SinkColumns.check(self.fields, self.options.subject)
         prepare(self.options)
-        check_start(self._connect, self.options)
-        if "incr" in columns.names:
-            check_counting(self._connect(self.options.connection.retry_timeout))
+        check_start(self._connect, self.options, columns.names)
         return functools.partial(write_task, columns=columns)
 
     def _connect(self, patience: float) -> Connection:
@@ -186,10 +184,13 @@ def record_batches(
     remaining = iter(rows)
     while some := list(itertools.islice(remaining, most)):
         arrays = []
-        for index, (_, kind) in enumerate(fields):
+        for index, (name, kind) in enumerate(fields):
             values = [row[index] for row in some]
             if kind.startswith("map"):
                 values = [None if value is None else list(value.items()) for value in values]
+            elif (name, kind) == ("schedule", "timestamp"):
+                # Spark makes a time in the zone of the process, without saying so.
+                values = [None if value is None else value.astimezone() for value in values]
             arrays.append(pa.array(values, types.get(kind)))  # a column of other integers has the type of its values
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 

@@ -11,6 +11,7 @@ import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,10 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
 from tests.chaos.scenario import LEVELS
 from tests.support import write_job
-from tests.support.client import full
 from tests.support.publish import Publisher
-from tests.support.reading import create
+from tests.support.reading import create, wait_until
 from tests.support.sinking import Sink, forget, stored
-from tests.support.write_job import COUNT, run_apart, values
+from tests.support.write_job import COUNT, DELAYED, run_apart, values
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -48,17 +48,19 @@ def check(delivery: str, found: Counter[str], expected: list[str]) -> None:
 class Target:
     """A stream of a test's own, and the options to write to it: one row after the other, nearly."""
 
-    def __init__(self, server: NatsServer, delivery: str, window: int | None = None) -> None:
+    def __init__(self, server: NatsServer, delivery: str, window: int | None = None, *, delayed: bool = False) -> None:
         self.url = server.url
         self.stream = f"K{next(_numbers)}"
         self.write = f"write{self.stream}"
-        create(self.url, self.stream, storage="file", duplicate_window=window or LEVELS[delivery])
+        self.count = DELAYED if delayed else COUNT
+        config: dict[str, Any] = {"allow_msg_schedules": True} if delayed else {}
+        create(self.url, self.stream, storage="file", duplicate_window=window or LEVELS[delivery], **config)
         self.options = {
             "servers": server.url,
             "stream": self.stream,
-            "subject": f"{self.stream}.row",
+            **({} if delayed else {"subject": f"{self.stream}.row"}),
             "delivery": delivery,
-            "maxInFlight": "20",
+            "maxInFlight": str(self.count),
         }
         Sink(**self.options).started()
 
@@ -69,11 +71,21 @@ class Target:
 _numbers = iter(range(1, 1000))
 
 
-@pytest.mark.parametrize("delivery", [*full("at-least-once", "deduplicated"), "exactly-once"])
-def test_a_task_killed_at_every_step(nats_server: NatsServer, publisher: Publisher, delivery: str) -> None:
-    target = Target(nats_server, delivery)
+@pytest.mark.parametrize(
+    ("delivery", "delayed"),
+    [
+        *(pytest.param(level, False, marks=pytest.mark.full) for level in ("at-least-once", "deduplicated")),
+        ("exactly-once", False),
+        *(pytest.param(level, True, marks=pytest.mark.full) for level in ("deduplicated", "exactly-once")),
+    ],
+)
+def test_a_task_killed_at_every_step(
+    nats_server: NatsServer, publisher: Publisher, delivery: str, delayed: bool
+) -> None:
+    """Delayed rows are schedules, which the server publishes and removes while tasks are killed."""
+    target = Target(nats_server, delivery, delayed=delayed)
     moments = json.loads(run_apart(options=target.options, write_name=target.write))
-    steps = COUNT // 10
+    steps = 2
     assert [moments.count(f"{when} publish {steps}") for when in ("before", "after", "received")] == [1, 1, 1]
     assert len(moments) >= 3 * steps
     if delivery == "exactly-once":
@@ -85,8 +97,13 @@ def test_a_task_killed_at_every_step(nats_server: NatsServer, publisher: Publish
     # All at once: each that takes over waits until it may.
     with ThreadPoolExecutor(len(partitions)) as pool:
         reports = list(pool.map(target.attempt, partitions))
-    assert [(report.rows, report.stored) for report in reports] == [(COUNT, COUNT)] * len(reports)
-    check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
+    assert [(report.rows, report.stored) for report in reports] == [(target.count, target.count)] * len(reports)
+    expected = [row for each in partitions for row in values(each, target.count)]
+    if delayed:
+        assert len(expected) > 1000
+        info = f"STREAM.INFO.{target.stream}"
+        wait_until(lambda: publisher.api(info)["state"]["num_subjects"] == 1, "all rows are published")
+    check(delivery, rows(target.url, target.stream), expected)
 
 
 def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer, publisher: Publisher) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from tests.support.pages import DEFAULT_URL, FOLDER, ROOT, blocks
 from tests.support.project import URLS
 from tests.support.publish import Message, Publisher
 from tests.support.queries import batch
+from tests.support.reading import wait_until
 from tests.support.streams import Stream
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -158,6 +160,19 @@ def test_examples_of_the_writing_guide(
     assert bytes(stored["totals.good"].data) == b"1"
     assert stored["totals.dead"].headers["Dead-Letter-Subject"] == ["totals..bad"]
     assert bytes(stored["totals.2026-02-03"].data) == b"17"
+    reminders = batch(spark, shop.url, "REMINDERS", subjects="reminders.waiting.*").collect()
+    assert {row.subject for row in reminders} == {f"reminders.waiting.{number}" for number in range(1, MESSAGES + 1)}
+    (order,) = batch(spark, shop.url, "ORDERS").where("sequence = 17").collect()
+    (reminder,) = [row for row in reminders if row.data == order.data]
+    due = (order.timestamp.astimezone(timezone.utc) + timedelta(days=1)).strftime("@at %Y-%m-%dT%H:%M:%S.%fZ")
+    assert reminder.headers["Nats-Schedule"] == [due]
+    with Publisher(shop.url) as publisher:
+        beat = {"subjects_filter": "reminders.beat"}
+        wait_until(lambda: publisher.api("STREAM.INFO.REMINDERS", beat)["state"].get("subjects"), "a heartbeat")
+    newest = batch(spark, shop.url, "NEWEST").collect()
+    assert {row.subject: json.loads(row.data)["amount"] for row in newest} == {
+        f"newest.{subject}": amount for subject, amount in sums.items()
+    }
     assert table_of(shop.url, "prices") == {"fruit.apple": b"1.30", "fruit.plum": b"2.10"}
     run_page("docs/writing.md")
     assert batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03").count() == 1  # the write with a writeId

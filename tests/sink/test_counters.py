@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.errors import DeliveryError, RowRefused, SchemaError
+from spark_jetstream.errors import DeliveryError, OptionError, RowRefused, SchemaError
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.rows import RefusedRow, SinkColumns
@@ -128,17 +128,18 @@ def test_no_integer(text: str) -> None:
 def test_what_an_increment_cannot_have() -> None:
     found = read_rows(
         "c.a",
-        incr=["1", "1", "1", "1", None, None],
-        data=[b"x", None, b"", b"", None, b"x"],
-        ttl=[None, "5s", None, None, None, "5s"],
-        expected_last_subject_sequence=[None, None, 0, None, None, 7],
+        incr=["1", "1", "1", "1", "1", None, None],
+        data=[b"x", None, b"", b"", b"", None, b"x"],
+        ttl=[None, "5s", None, None, None, None, "5s"],
+        expected_last_subject_sequence=[None, None, 0, None, None, None, 7],
+        rollup=[None, None, None, "sub", None, None, "sub"],
     )
     assert found.faults == {
         **{
             row: f"it has column incr and column {name}: an increment of a counter can have no {name}"
-            for row, name in enumerate(["data", "ttl", "expected_last_subject_sequence"])
+            for row, name in enumerate(["data", "ttl", "expected_last_subject_sequence", "rollup"])
         },
-        4: "columns data and incr are null",
+        5: "columns data and incr are null",
     }
 
 
@@ -224,6 +225,15 @@ def test_an_increment_for_a_stream_without_counters(stream: MakeStream) -> None:
         Sink(plain.url, delivery="at-least-once").write([ones(plain, 0, 1)], task(plain))
     assert refused.value.err_code == 10168
     assert seen(plain) == []
+
+
+def test_a_write_that_names_such_a_stream_fails_at_its_start(stream: MakeStream) -> None:
+    plain = stream(storage="memory")
+    columns = pa.schema({"subject": pa.string(), "incr": pa.int64()})
+    said = f'option stream: {plain.name} refuses column "incr": it was made without allow_msg_counter'
+    for given in ({"stream": plain.name}, {"subject": f"{plain.subject}.a"}):
+        with pytest.raises(OptionError, match=said):
+            writer_of("b", {"servers": plain.url, **given}, columns)
 
 
 def test_an_increment_that_another_stream_has_counted_fails_the_task(s: Stream, stream: MakeStream) -> None:

@@ -69,14 +69,14 @@ NOT_SEEN = "delivery exactly-once has to see the state of stream <N>:"
 TRIED = r"also after 1 retries \(option maxRetries\)"
 TOO_MANY = rf"the stream is full and discards what is new: raise its limits or set discard to old, {TRIED}"
 NO_ACK = rf"no acknowledgement within 0.2 s \(option ackTimeout\), {TRIED}: stream <N> has no_ack set, so it gives none"
-ACTS = (
-    "on which the server would act: remove it from there, or set option serverHeaders to drop to store rows without "
-    "such headers"
-)
+ACTS = "or set option serverHeaders to drop to store rows without such headers"
+#: Headers that the server acts on, with a value, and the column that asks for the same.
 COMMANDS = {
-    "Nats-Schedule": "@at 2030-01-01T00:00:00Z", "Nats-Schedule-Target": "a.b", "Nats-Schedule-Next": "purge",
-    "Nats-Scheduler": "a.b", "Nats-Rollup": "sub", "Nats-Incr": "1",
+    "Nats-Schedule": ("@at 2030-01-01T00:00:00Z", "schedule"), "Nats-Schedule-Target": ("a.b", "schedule_target"),
+    "Nats-Schedule-TTL": ("5m", "schedule_ttl"), "Nats-Rollup": ("sub", "rollup"), "Nats-Schedule-Next": ("purge", ""),
+    "Nats-Scheduler": ("a.b", ""), "Nats-Incr": ("1", "incr"),
 }  # fmt: skip
+LATER, SCHEDULES = "2100-01-01T00:00:00Z", {"allow_msg_schedules": True}
 #: The types of columns where they are others than in the tests of the sink, or unknown.
 TYPES = {"data": pa.string(), "headers": pa.map_(pa.string(), pa.string()), "dta": pa.int64()}
 GOOD: dict[str, list[Any]] = {
@@ -163,6 +163,12 @@ def second(name: str, bad: object) -> dict[str, list[Any]]:
     return {name: [first, bad, third]}
 
 
+def scheduled(**bad: str) -> dict[str, list[Any]]:
+    """Columns of schedules; the second row has something bad in one of them."""
+    good = {"schedule": LATER, "schedule_target": "<s>.due"}
+    return {name: [good.get(name), (good | bad)[name], good.get(name)] for name in good | bad}
+
+
 def at(bad: str | None) -> dict[str, list[Any]]:
     """Another subject in the second row."""
     return second("subject", bad)
@@ -233,6 +239,25 @@ EARLY = [
         {**ONCE, **HERE}, {"max_msgs_per_subject": 1}),
     Case("bs", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}",
         {**ONCE, **HERE}, {"persist_mode": "async"}),
+    *(
+        Case("bs", "OptionError",
+            f'option stream must name the stream for column "{next(iter(columns))}"', columns=columns)
+        for columns in (scheduled(), {"rollup": [None] * 3})
+    ),
+    Case("bs", "OptionError",
+        'option stream: <N> refuses column "schedule": set allow_msg_schedules on it',
+        HERE, {"allow_rollup_hdrs": True}, scheduled()),
+    Case("bs", "OptionError",
+        'option stream: <N> refuses column "rollup": set allow_rollup_hdrs on it',
+        HERE, columns={"rollup": ["sub", None, None]}),
+    Case("bs", "DeliveryError",
+        'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that .*; use dedup.*',
+        {**ONCE, **HERE}, {"allow_rollup_hdrs": True}, {"rollup": ["sub", None, None]}),
+    Case("bs", "SchemaError", 'column "schedule" cannot be used with option subject: .* replace the one before it; .*',
+        {**HERE, "subject": "<s>.x"}, SCHEDULES, scheduled()),
+    Case("b", "DeliveryError",
+        rf'column "schedule" has to see the state of stream <N>: .*{MAY_NOT} \$JS\.API\.STREAM\.INFO\.<N>',
+        {"user": "blind", "stream": "<N>"}, SCHEDULES, scheduled()),
     Case("b", "PermissionDenied", r".*the account may not subscribe to _INBOX\.> \(option inboxPrefix\)",
         {"user": "deaf", "stream": "<N>"}),
     Case("b", "DeliveryError",
@@ -315,10 +340,25 @@ BAD_ROWS = [
         r"wrong last sequence: 1 \(error 10071\): column expected_last_subject_sequence names another message .*",
         10071, before=("<s>.2",)),
     BadRow({"ttl": [None, "1h", None]},
-        r"per-message TTL is disabled \(error 10166\): set allow_msg_ttl on the stream, or drop column ttl", 10166),
+        r"per-message TTL is disabled \(error 10166\): set allow_msg_ttl on the stream, or drop column ttl or sch.*",
+        10166),
     BadRow({"ttl": ["1h", "soon", "1h"]},
         r"invalid per-message TTL \(error 10165\): column ttl takes a duration of at least one second, .*", 10165,
         config={"allow_msg_ttl": True}),
+    *(
+        BadRow(scheduled(**{name: bad}), rf"{said} \(error {code}\): {advice}.*", code, SCHEDULES, HERE)
+        for name, bad, code, said, advice in (
+            ("schedule", "tomorrow", 10189, "message schedules pattern is invalid", "column schedule takes a"),
+            ("schedule", "2030-01-31T08:00:00", 10189, "message schedules pattern is invalid", "column schedule takes"),
+            ("schedule", "@every 10ms", 10189, "message schedules pattern is invalid", "column schedule takes a time"),
+            ("schedule_target", "<s>.2", 10190, "message schedules target is invalid", "column schedule_target must"),
+            ("schedule_target", "<s>.*", 10190, "message schedules target is invalid", "column schedule_target must"),
+            ("schedule_target", "no.x", 10190, "message schedules target is invalid", "column schedule_target must be"),
+            ("schedule_ttl", "1ms", 10191, "message schedules invalid per-message TTL", "column schedule_ttl takes"),
+            ("schedule_ttl", "1h", 10166, "per-message TTL is disabled", "set allow_msg_ttl .* or schedule_ttl"),
+            ("rollup", "all", 10192, "message schedules invalid rollup", "column rollup must be sub or nu"),
+        )
+    ),
     BadRow(NOTHING, r"maximum messages per subject exceeded \(error 10077\): raise the stream's max_msgs_per_subject",
         10077, config={"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True},
         before=("<s>.2",)),
@@ -393,9 +433,11 @@ WHOLE = [
     Case("b", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}", ONCE,
         {"persist_mode": "async"}),
     *(
-        Case("bs", "RowRefused", rf"{ROW} 2 {AT} '<s>.2': column headers holds {name}, {ACTS}; 0 rows {STORED}",
+        Case("bs", "RowRefused",
+            rf"{ROW} 2 {AT} '<s>.2': column headers holds {name}, on which the server would act: "
+            rf"{f'use column {column} instead' if column else 'remove it from there'}, {ACTS}; 0 rows {STORED}",
             columns={"headers": [{"A": "x"}, {"B": "y", name: value}, {"Nats-Rollup": "all"}]})
-        for name, value in COMMANDS.items()
+        for name, (value, column) in COMMANDS.items()
     ),
 ]  # fmt: skip
 

@@ -41,6 +41,15 @@ BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
     (ROWS, "data binary, expected_last_subject_sequence int", ["of type int", "must be bigint"]),
     (ROWS, "data binary, sequence string", ['"sequence" is of type string', "must be bigint"]),
     (ROWS, "data binary, subject string, data binary", ['column "data" twice']),
+    (ROWS, "data binary, subject string, schedule string", ['column "schedule" needs column "schedule_target"']),
+    (ROWS, "data binary, subject string, schedule_target string", ['"schedule_target" needs column "schedule"']),
+    (ROWS, "data binary, subject string, schedule_ttl string", ['"schedule_ttl" needs column "schedule"']),
+    (ROWS, "data binary, subject string, schedule bigint", ["of type bigint", "must be timestamp or string"]),
+    *(
+        (kind, f"{columns}, {name} string", [f'column "{name}" is for rows that go to subjects: the server allows no'])
+        for kind, columns in ((KEYS, "key string, value binary"), (OBJECTS, "name string, content binary"))
+        for name in ("schedule", "schedule_target", "schedule_ttl", "rollup")
+    ),
     (KEYS, "value binary", ['no column "key"']),
     (KEYS, "key string, value binary, subject string", ['no column "subject"', "columns: key, value, operation"]),
     (KEYS, "key string, value bigint", ['"value" is of type bigint', "binary or string"]),
@@ -56,6 +65,13 @@ def test_other_columns_are_refused_by_name(kind: type[Columns], text: str, parts
         kind.check(fields_of(text))
     for part in parts:
         assert part in str(caught.value)
+
+
+def test_a_schedule_and_option_subject_do_not_go_together() -> None:
+    names = "data binary, schedule timestamp, schedule_target string, subject string"
+    assert ROWS.check(fields_of(names)).names[1] == "schedule"
+    with pytest.raises(SchemaError, match="a subject keeps one schedule, so each row would replace the one before it"):
+        ROWS.check(fields_of(names), "orders.delayed")
 
 
 # -- rows --
@@ -248,7 +264,7 @@ SERVER_HEADERS = [
     "Nats-Schedule-Next", "Nats-Scheduler", "Nats-Incr", "Nats-Counter-Sources", "Nats-Stream", "Nats-Subject",
     "Nats-Sequence", "Nats-Time-Stamp", "Nats-Last-Sequence", "Nats-Num-Pending", "Nats-UpTo-Sequence", "Nats-Pin-Id",
     "Nats-Msg-Size", "Nats-Marker-Reason", "Nats-Required-Api-Level", "Nats-Trace-Dest", "Nats-Trace-Only", "Status",
-    "Description", "Nats-Request-Info",
+    "Description", "Nats-Request-Info", "Scheduled-Msg-Id",
 ]  # fmt: skip
 NEAR_MISSES = [
     "nats-msg-id", "NATS-TTL", "Nats-Foo", "Nats-Msg-Idx", "X-Nats-Msg-Id", "Nats-TTL-X", "Nats-Streams", "status",
@@ -290,17 +306,74 @@ BAD_WORDS = ["", " ", "a b", "a\r\nb", "a\t", "\x00", "\x7f"]
 WORDS = {word: word in GOOD_WORDS for word in [*GOOD_WORDS, *BAD_WORDS]}
 
 
-@pytest.mark.parametrize("column", ["msg_id", "ttl"])
+@pytest.mark.parametrize("column", ["msg_id", "ttl", "schedule_target", "schedule_ttl"])
 def test_a_value_that_is_no_header_is_a_fault_and_left_out(column: str) -> None:
-    found = read_rows("a", data=[b"x"] * (len(WORDS) + 1), **{column: [*WORDS, None]})
+    count, timed = len(WORDS) + 1, {}
+    if column.startswith("schedule"):
+        timed = {"schedule": ["@hourly"] * count, "schedule_target": ["due"] * count}
+    found = read_rows("a", data=[b"x"] * count, **{**timed, column: [*WORDS, None]})
     reason = f"column {column} is empty or holds a blank or a control character"
-    assert found.faults == {index: reason for index, good in enumerate(WORDS.values()) if not good}
+    bad = {index: reason for index, good in enumerate(WORDS.values()) if not good}
+    if column == "schedule_target":
+        bad[count - 1] = "column schedule_target is null, unlike schedule"
+    assert found.faults == bad
     kept = [word.encode() if good else None for word, good in WORDS.items()] + [None]
     if column == "msg_id":
         assert found.msg_id is not None
         assert found.msg_id.to_pylist() == kept
     else:
-        assert found.lines.to_pylist() == [b"" if word is None else b"Nats-TTL: %b\r\n" % word for word in kept]
+        name = {"ttl": b"Nats-TTL", "schedule_ttl": b"Nats-Schedule-TTL"}.get(column, b"Nats-Schedule-Target")
+        before = {"schedule_ttl": b"Nats-Schedule-Target: due\r\n"}.get(column, b"")
+        before = b"Nats-Schedule: @hourly\r\n" + before if timed else before
+        lines = [b"" if word is None else b"%b: %b\r\n" % (name, word) for word in kept]
+        assert found.lines.to_pylist() == [before + line for line in lines]
+
+
+#: What column schedule holds, and what the server gets; None for a fault.
+SCHEDULES: dict[str, str | None] = {
+    "2030-01-31T08:00:00Z": "@at 2030-01-31T08:00:00Z",
+    "2030-01-31T08:00:00.5+02:00": "@at 2030-01-31T08:00:00.5+02:00",
+    "@at 2030-01-31T08:00:00Z": "@at 2030-01-31T08:00:00Z",
+    "@every 5m": "@every 5m",
+    "0 30 8 * * mon-fri": "0 30 8 * * mon-fri",
+    "": None,
+    "  ": None,
+    "@every 5m\r\nNats-Rollup: all": None,
+}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_schedules_as_the_server_reads_them(kind: pa.DataType) -> None:
+    count = len(SCHEDULES) + 1
+    given = {"schedule": [*SCHEDULES, None], "schedule_target": ["due"] * count, "schedule_ttl": ["5m"] * count}
+    found = read(batch({"schedule": kind}, data=[b"x"] * count, rollup=["sub"] * count, **given), "a")
+    assert found.faults == {
+        at: "column schedule is no schedule" for at, text in enumerate(SCHEDULES.values()) if text is None
+    }
+    rest = "Nats-Schedule-Target: due\r\nNats-Schedule-TTL: 5m\r\nNats-Rollup: sub\r\n"
+    good = {at: f"Nats-Schedule: {text}\r\n{rest}" for at, text in enumerate(SCHEDULES.values()) if text is not None}
+    lines = found.lines.to_pylist()
+    assert {at: lines[at].decode() for at in good} == good
+    # A row without a schedule is stored for now.
+    assert lines[-1] == b"Nats-Rollup: sub\r\n"
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", None])
+def test_a_timestamp_is_a_schedule_in_utc(zone: str | None) -> None:
+    micros = [1_896_163_200_000_000, 1_896_163_200_000_005, None]
+    times = pa.array(micros, pa.timestamp("us", tz=zone))
+    found = read(batch(data=[b"x"] * 3, schedule=times, schedule_target=pa.array(["due"] * 3)), "a")
+    assert [line.partition(b"\r\n")[0] for line in found.lines.to_pylist()] == [
+        b"Nats-Schedule: @at 2030-02-01T08:00:00.000000Z",
+        b"Nats-Schedule: @at 2030-02-01T08:00:00.000005Z",
+        b"",
+    ]
+
+
+def test_a_rollup_is_sub_or_all() -> None:
+    found = read_rows("a", data=[b"x"] * 5, rollup=["sub", "all", None, "ALL", ""])
+    assert found.faults == dict.fromkeys((3, 4), "column rollup must be sub or all, or null")
+    assert found.lines.to_pylist() == [b"Nats-Rollup: sub\r\n", b"Nats-Rollup: all\r\n", b"", b"", b""]
 
 
 # -- take --

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,19 @@ def test_rows_become_record_batches() -> None:
         [[("A", ["1", "2"])], None],
         [b"\0\xff", None],
     ]
+
+
+def test_a_schedule_of_a_row_is_a_time_in_the_zone_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        fields = [("schedule", "timestamp")]
+        rows = [(datetime.datetime.fromtimestamp(1_896_163_200),), (None,)]  # noqa: DTZ006
+        (found,) = record_batches(rows, fields)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found.column(0).cast(pa.int64()).to_pylist() == [1_896_163_200_000_000, None]
 
 
 def test_rows_become_record_batches_of_a_bounded_size() -> None:

@@ -30,6 +30,7 @@ HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 #: Spark's and Arrow's types of the columns of streams, Key-Value buckets and Object Store buckets.
 KINDS: Mapping[str, tuple[str, pa.DataType]] = {
     **dict.fromkeys(("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name"), TEXT),
+    **dict.fromkeys(("schedule", "schedule_target", "schedule_ttl", "rollup"), TEXT),
     **dict.fromkeys(("data", "value", "content"), BINARY),
     **dict.fromkeys(("expected_last_subject_sequence", "expected_revision", "revision"), NUMBER),
     "headers": ("map<string,array<string>>", HEADERS),

@@ -34,25 +34,33 @@ from tests.support.objects import content
 from tests.support.sinking import Sink, batch
 
 COUNT = 20
-_ROWS = 10  # of a record batch
+DELAYED = 200  # rows of a task of delayed rows
 _BATCH = 7
 
 
-def values(partition: int) -> list[str]:
+def values(partition: int, count: int = COUNT) -> list[str]:
     """The payloads of a task's rows: no two of all tasks are the same."""
-    return [f"{partition}.{index}" for index in range(COUNT)]
+    return [f"{partition}.{index}" for index in range(count)]
 
 
-def batches(partition: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in small record batches."""
-    everything = values(partition)
-    for at in range(0, COUNT, _ROWS):
-        yield pa.record_batch({"data": pa.array(everything[at : at + _ROWS], pa.binary())})
+def batches(partition: int, delayed: str | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in two record batches. With `delayed` they are schedules for `<delayed>.row`, due now."""
+    everything = values(partition, COUNT if delayed is None else DELAYED)
+    half = len(everything) // 2
+    for some in (everything[:half], everything[half:]):
+        columns: dict[str, pa.Array] = {"data": pa.array(some, pa.binary())}
+        if delayed is not None:
+            columns["subject"] = pa.array([f"{delayed}.wait.{value}" for value in some])
+            columns["schedule"] = pa.array(["2020-01-01T00:00:00Z"] * len(some))
+            columns["schedule_target"] = pa.array([f"{delayed}.row"] * len(some))
+        yield pa.record_batch(columns)
 
 
 def write(options: Mapping[str, str], write: str, partition: int) -> TaskReport:
-    """One attempt of a task, on the connection that this process has for its options."""
-    return Sink(**options).write(batches(partition), WriteTask(write, _BATCH, partition), names=["data"])
+    """One attempt of a task, on the connection that this process has for its options; delayed without a subject."""
+    delayed = None if "subject" in options else options["stream"]
+    names = ["data"] if delayed is None else ["data", "subject", "schedule", "schedule_target"]
+    return Sink(**options).write(batches(partition, delayed), WriteTask(write, _BATCH, partition), names=names)
 
 
 _connections: dict[Inbox, Connection] = {}
