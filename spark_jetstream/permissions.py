@@ -77,6 +77,10 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.MESSAGE_GET, "single messages of the leader, which knows where it ends"),
         (jsapi.DIRECT_GET, "the messages"),
     ),
+    "find-streams": (
+        (jsapi.STREAM_NAMES, "the streams that match", "streamPattern alone"),
+        (jsapi.STREAM_LIST, "the streams that match, with their metadata", "streamMetadata"),
+    ),
     "ensure-stream": _ENSURE,
     "ensure-stream-update": (*_ENSURE, (jsapi.STREAM_UPDATE, "change what differs")),
     "admin-account": ((jsapi.ACCOUNT_INFO, "account.info, tiers, server"),),
@@ -374,6 +378,10 @@ def events(names: Names) -> Lines:
 _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "read": ("read a stream", read),
     "read-direct": ("read a stream by direct gets (readWith=direct), which makes no consumer", _listed("read-direct")),
+    "find-streams": (
+        "find the streams to read by name or metadata (streamPattern, streamMetadata), beside reading them",
+        _listed("find-streams"),
+    ),
     "durable": ("keep a query's position (durable) on a stream with limits or interest, beside reading it", durable),
     "durable-old": ("the same on a server before 2.14, which cannot move a consumer", durable_old),
     "durable-queue": ("keep a query's position (durable) on a work queue, beside reading it", durable_queue),
@@ -420,7 +428,8 @@ def needed(
 ) -> tuple[Permission, ...]:
     """Return the least permissions for one of `PURPOSES`, none twice.
 
-    The purposes durable and durable-queue have only what they need beside read or read-direct; `merged` combines sets.
+    The purposes durable, durable-queue and find-streams have only what they need beside read or read-direct; `merged`
+    combines sets.
 
     ``stream`` and ``durable`` are ``*`` for any. ``subjects`` are the filters of a read (option subjects; empty for
     none, None for any), the subjects of the rows of a write (wildcards allowed), or keys of a bucket and filters of

@@ -208,6 +208,18 @@ def _checked_element(kind: Kind, element: object, where: str) -> None:
 
 
 @dataclass(frozen=True)
+class Pair(Kind):
+    """A key of metadata and its value, with = between them -> str."""
+
+    expects = "key=value"
+
+    def _read(self, value: Any) -> str:
+        if not re.fullmatch(r"[^=]+=.*", text_of(value), re.DOTALL):
+            raise UnfitError
+        return text_of(value)
+
+
+@dataclass(frozen=True)
 class CommaList(Kind):
     """A comma list of different elements of one kind -> tuple of str.
 

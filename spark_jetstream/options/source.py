@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
-from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Positions, Subject
+from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Pair, Positions, Subject
 from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, OnConflict, Side, option
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.stream import ReadWith
@@ -31,6 +31,7 @@ _NOT_FOR_OBJECTS = {
 _OF_BATCH: dict[str, Any] = {"only": "batch", "instead": "stop the query, or use trigger(availableNow=True)"}
 _OF_STREAM: dict[str, Any] = {"only": "stream", "instead": "bound a batch with endingOffsets or endingTimestamp"}
 _WAITING: dict[str, Any] = {"only": "stream", "instead": "a batch reads what is there when it starts"}
+_WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
@@ -41,16 +42,27 @@ class SourceOptions(SideOptions):
 
     ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for each of ``streams`` (or
     for the bucket) and sorted by name: the first sequence to read, and the first not to read. ``subjects`` is empty
-    when nothing is filtered. Just one of ``streams``, ``bucket`` and ``object_bucket`` is set; `read_streams` are the
-    streams of any of them.
+    when nothing is filtered. Just one of ``streams``, ``bucket`` and ``object_bucket`` is set, and `read_streams` are
+    the streams of any of them; or else the streams are found on the server, by ``stream_pattern``, ``stream_metadata``
+    or both.
     """
 
     side: ClassVar[Side] = "source"
 
     streams: tuple[str, ...] = option(
-        "the streams to read; this, `bucket` or `objectBucket` is required",
+        "the streams to read; this, `streamPattern`, `streamMetadata`, `bucket` or `objectBucket` is required",
         CommaList(Name("stream"), "stream names"),
         name="stream",
+        value=(),
+    )
+    stream_pattern: str | None = option(
+        "read all streams whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; a streaming query also "
+        "reads later ones",
+        NamePattern(),
+    )
+    stream_metadata: tuple[str, ...] = option(
+        "read all streams whose metadata has each of these keys with this value; with `streamPattern` both must hold",
+        CommaList(Pair(), "pairs key=value"),
         value=(),
     )
     bucket: str | None = option(
@@ -142,11 +154,26 @@ class SourceOptions(SideOptions):
 
     @classmethod
     def _check_names(cls, given: Container[str]) -> None:
-        if not any(name in given for name in ("stream", "bucket", "objectBucket")):
+        if not any(name in given for name in _WHAT):
             raise OptionError(
-                "option stream is required: the name of the stream to read (or bucket, or objectBucket)",
+                f"option stream is required: the name of the stream to read (or {', '.join(_WHAT[1:])})",
                 option="stream",
             )
+
+    @property
+    def chosen_by(self) -> str:
+        """The option that says what to read."""
+        return next((name for name in _WHAT if name in self.given()), "stream")
+
+    @property
+    def of_bucket(self) -> bool:
+        """Whether a bucket is read."""
+        return self.chosen_by in ("bucket", "objectBucket")
+
+    @property
+    def finds_streams(self) -> bool:
+        """Whether the streams are found on the server, by their names or metadata."""
+        return self.chosen_by in ("streamPattern", "streamMetadata")
 
     @property
     def read_streams(self) -> tuple[str, ...]:
@@ -224,8 +251,14 @@ class SourceOptions(SideOptions):
     def _check_streams(self, option: str, positions: Bound) -> dict[str, int]:
         if isinstance(positions, str):
             return {}
-        sequences = dict(positions)
-        what, kind = ("stream", "stream") if self.streams else ("bucket", "bucket" if self.bucket else "objectBucket")
+        sequences, kind = dict(positions), self.chosen_by
+        if self.finds_streams:
+            raise OptionError(
+                f"option {option} cannot name streams beside {kind}, which finds them: begin at earliest or latest, or "
+                "at a time",
+                option=option,
+            )
+        what = "bucket" if self.of_bucket else "stream"
         named = [self.named(stream) for stream in self.read_streams]
         for name in sequences:
             if name not in named:

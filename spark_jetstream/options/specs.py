@@ -191,6 +191,11 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("stream", "bucket"),
     ("stream", "objectBucket"),
     ("bucket", "objectBucket"),
+    *(
+        (one, other)
+        for one in ("streamPattern", "streamMetadata")
+        for other in ("stream", "bucket", "objectBucket", "durable", "ensureStream")
+    ),
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
@@ -254,8 +259,9 @@ _FOREIGN: Mapping[str, str] = {
     "stream": "name pull.subscription.stream.name stream.name streamName",
     "stream subject": "topic",
     "stream subjects": "assign subscribe",
+    "streamPattern": "subscribePattern",
     "subject": "stream.subject",
-    "subjects": "stream.subjects subscribePattern",
+    "subjects": "stream.subjects",
     "tlsCaFile": "ssl.truststore.location trust-store.path",
     "tlsCertFile tlsKeyFile": "key-store.path ssl.keystore.location",
     "user": "connection.user.name",

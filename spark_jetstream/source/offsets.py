@@ -92,7 +92,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Offset:
-        """Read what `to_json` wrote of one stream or more. Raises `OffsetError` for anything else."""
+        """Read what `to_json` wrote. Raises `OffsetError` for anything else."""
         try:
             positions = _positions(content)
             return cls(positions, _cuts(content.get("cuts"), positions) if "cuts" in content else {})
@@ -108,8 +108,8 @@ def _positions(content: Mapping[str, Any]) -> dict[str, StreamPosition]:
     _check_version(content)
     _check_fields(content, ("version", "streams", "cuts")[: 1 + content["version"]], "the offset")
     streams = content["streams"]
-    if not isinstance(streams, Mapping) or not streams:
-        raise OffsetError(f"'streams' of an offset must be a JSON object of at least one stream, not {_shown(streams)}")
+    if not isinstance(streams, Mapping):
+        raise OffsetError(f"'streams' of an offset must be a JSON object, not {_shown(streams)}")
     return {name: _position(name, fields) for name, fields in streams.items()}
 
 

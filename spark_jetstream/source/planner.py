@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import OptionError, StreamNotFound
+from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.admission import bytes_to_messages, limit_end, share
@@ -22,6 +22,7 @@ from spark_jetstream.source.offsets import Cuts, Offset, StreamPosition
 from spark_jetstream.source.positions import ending_position, starting_position
 from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.ranges import Split, count_again, cut_at, ranges_between, shares
+from spark_jetstream.source.selection import Selection
 from spark_jetstream.source.stream_plan import StreamPlan
 
 log = logging.getLogger(__name__)
@@ -52,14 +53,39 @@ class Planner:
             connect, options.connection.retry_timeout, first=options.connection.connect_timeout
         )
         self.progress = LazyCommit(None if options.durable is None else Progress(requests, options))
-        self._plans = {name: StreamPlan(name, options, requests, self.progress) for name in options.read_streams}
+        self._plans: dict[str, StreamPlan] = {}
+        self._take_up(options.read_streams)
+        self._selection = Selection(options, requests, clock) if options.finds_streams else None
         # A beginning that no batch has stored yet.
         self._unwritten: Offset | None = None
         # The end that `latest` has decided last, and what was counted for its cuts.
         self._decided: tuple[Offset | None, Mapping[str, Split]] = None, {}
         self._dropped: set[str] = set()  # streams of the checkpoint that are logged as no longer read
+        self._met = False  # whether the query is new, or this run has seen a stream of its offset that was found
         self._target: Offset | None = None
         self._waiting_since: float | None = None
+
+    def _take_up(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._plans:
+                self._plans[name] = StreamPlan(name, self.options, self._requests, self.progress)
+
+    def _find(self, known: Iterable[str] = (), *, complete: bool = False) -> None:
+        """Take up the streams that streamPattern and streamMetadata choose now, and let go of those that they do not.
+
+        `known` are the streams of the query's offset; `complete` is that of `Selection.look`.
+        """
+        selection = self._selection
+        if selection is None:
+            return
+        if complete or self._target is None:
+            selection.look(complete=complete)
+        names = {name for name in known if selection.may_have(name)} - selection.others | selection.chosen
+        for name in sorted(self._plans.keys() - names):
+            if name in selection.others:
+                log.warning("stream %s does not match any more: the query forgets it", name)
+            del self._plans[name]
+        self._take_up(sorted(names))
 
     def _look(
         self, positions: Mapping[str, StreamPosition], *, only: bool = False, reporting: bool = False
@@ -67,21 +93,54 @@ class Planner:
         """Ask the server for the states of all streams in one go, or `only` of those with a position.
 
         `positions` are those of the query, see `StreamPlan.see`. With failOnDataLoss=false the result lacks streams
-        that have one and were deleted since; with `reporting` all that do not exist.
+        that have one and were deleted since; with `reporting` all that do not exist. Streams that were found
+        (`_find`) and deleted leave the query. With `only` the positions are where a batch ends.
         """
         asked = {name: plan for name, plan in self._plans.items() if name in positions or not only}
         replies = self._requests.streams({name: plan.context for name, plan in asked.items()})
-        found: dict[str, StreamPlan] = {}
-        for name, plan in asked.items():
+
+        def see(plan: StreamPlan) -> StreamNotFound | None:
             try:
-                plan.see(replies[name], positions.get(name))
-            except StreamNotFound:
-                if self.options.fail_on_data_loss or (name not in positions and not reporting):
-                    raise
-                plan.note_deleted()
-                continue
-            found[name] = plan
-        return found
+                plan.see(replies[plan.name], positions.get(plan.name))
+            except StreamNotFound as error:
+                return error
+            return None
+
+        missing = {name: error for name, error in self._each(see, asked).items() if error is not None}
+        known = [] if self._selection is None or reporting or only else sorted(asked.keys() & positions)
+        if known and missing.keys() >= set(known) and self.options.fail_on_data_loss and not self._met:
+            raise DataLossError(
+                f"none of the streams in the checkpoint exists ({', '.join(known)}): is this another server, account "
+                "or domain? If they were deleted, set failOnDataLoss=false to go on without them"
+            )
+        self._met |= bool(known)
+        for name, error in missing.items():
+            if self._selection is not None:
+                if not reporting:
+                    self._leave(asked[name], positions.get(name), planned=only)
+            elif self.options.fail_on_data_loss or (name not in positions and not reporting):
+                raise error
+            else:
+                asked[name].note_deleted()
+        return {name: plan for name, plan in asked.items() if name not in missing}
+
+    def _leave(self, plan: StreamPlan, position: StreamPosition | None, *, planned: bool) -> None:
+        """Let go of a stream that was deleted. `planned`: before a batch that ends at the position was read."""
+        if position is not None and (planned or plan.has_unread(position)):
+            what = f"stream {plan.name} was deleted, and had messages that were not read"
+            if self.options.fail_on_data_loss:
+                raise DataLossError(f"{what}; set failOnDataLoss=false to go on without them")
+            log.warning("%s; failOnDataLoss is false, so the query goes on without them", what)
+        elif position is not None:
+            log.warning("stream %s was deleted: the query forgets it, and has read all that it knew of", plan.name)
+        del self._plans[plan.name]
+
+    def _begun(self, offset: Offset, streams: Mapping[str, StreamPosition]) -> Offset:
+        """Return an offset with those of the `streams`, if they are found ones, that it lacks, each at sequence 1."""
+        if self._selection is None:
+            return offset
+        new = {name: StreamPosition(1, at.created) for name, at in streams.items() if name not in offset.streams}
+        return Offset({**offset.streams, **new}, offset.cuts)
 
     def _each(self, ask: Callable[[StreamPlan], T], names: Iterable[str]) -> dict[str, T]:
         """Return what `ask` returns for each stream. It runs for several streams at a time.
@@ -101,7 +160,9 @@ class Planner:
 
     def initial(self) -> Offset:
         """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
-        begin = Offset({name: plan.begin() for name, plan in self._look({}).items()})
+        self._find(complete=True)
+        self._met = True
+        begin = _twice(lambda: Offset({name: plan.begin() for name, plan in self._look({}).items()}))
         if self.options.starting_timestamp is None and self.options.starting_offsets == "latest":
             self._unwritten = begin
         return begin
@@ -119,6 +180,7 @@ class Planner:
 
     def prepare_available_now(self) -> None:
         """Fix the end of a query with `Trigger.AvailableNow`: what the streams hold now."""
+        self._find()
         self._target = self.report_latest()
 
     def report_latest(self) -> Offset:
@@ -132,6 +194,7 @@ class Planner:
         4.1 do not pass it, and ask for the first end before the start. Only `ranges` can cut that batch.
         """
         if start is None:
+            self._find(complete=True)
             # The end of the stream, because an offset must never go back.
             return Offset({name: latest_position(plan.state) for name, plan in self._look({}).items()})
         self._resume(start)
@@ -140,6 +203,7 @@ class Planner:
         return start if end == start else end
 
     def _latest(self, start: Offset, *, limited: bool) -> Offset:
+        self._find(start.streams)
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="spark-jetstream-plan") as pool:
             # In one round trip with the states: after each batch the last message read is another one.
             asked = {
@@ -148,8 +212,9 @@ class Planner:
                 if name in start.streams and plan.will_be_due(start.streams[name])
             }
             found = self._look(start.streams)
-        read = self._last_read(start, found, {name: answer.result() for name, answer in asked.items()})
-        known = {name: plan.continued(start.streams.get(name), read.get(name)) for name, plan in found.items()}
+        begun = self._begun(start, {name: latest_position(plan.state) for name, plan in found.items()})
+        read = self._last_read(begun, found, {name: asked[name].result() for name in asked if name in found})
+        known = {name: plan.continued(begun.streams.get(name), read.get(name)) for name, plan in found.items()}
 
         def look(plan: StreamPlan) -> _Waiting:
             end = self._end(plan, known[plan.name])
@@ -159,7 +224,7 @@ class Planner:
         # A deleted stream keeps its position, which shows that the one that is created later is another.
         deleted = {name: start.streams[name] for name in self._plans if name not in found}
         waiting |= {name: _Waiting(position, position, 0) for name, position in deleted.items()}
-        moved = any(each.start != start.streams.get(name) for name, each in waiting.items())
+        moved = any(each.start != begun.streams.get(name) for name, each in waiting.items())
         if start == self._unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
             # A first batch that ends where it begins stores the beginning.
@@ -174,7 +239,7 @@ class Planner:
             return end
         self._waiting_since = None
         ends = self._within_limits(waiting) if limited else {name: each.end for name, each in waiting.items()}
-        splits = self._split(self._wholes(start, Offset(ends)))
+        splits = self._split(self._wholes(begun, Offset(ends)))
         end = Offset(ends, {name: split.cuts for name, split in splits.items()})
         self._decided = end, splits
         return end
@@ -185,18 +250,20 @@ class Planner:
         A query that has an offset has reached its server before: one that does not answer now has an outage.
         """
         self._requests.first = None
-        gone = [name for name in offset.streams if name not in self._plans]
-        if gone and len(gone) == len(offset.streams):
-            kind = "stream" if self.options.streams else "bucket" if self.options.bucket else "objectBucket"
+        ours = self._plans.__contains__ if self._selection is None else self._selection.may_have
+        gone, kind = [name for name in offset.streams if not ours(name)], self.options.chosen_by
+        # Only a query that finds its streams may have none.
+        if len(gone) == len(offset.streams) and (gone or self._selection is None):
+            had, names = ", ".join(gone) or "no stream", ", ".join(self.options.read_streams) or "none of them"
             raise OptionError(
-                f"the checkpoint is of another query: it has {', '.join(gone)}, and option {kind} names "
-                f"{', '.join(self.options.read_streams)}; correct the option, or start the query with a new checkpoint",
+                f"the checkpoint is of another query: it has {had}, and option {kind} names {names}; correct the "
+                "option, or start the query with a new checkpoint",
                 option=kind,
             )
         for name in gone:
             if name not in self._dropped:
                 self._dropped.add(name)
-                log.warning("stream %s is in the checkpoint and not in option stream: its position is dropped", name)
+                log.warning("stream %s is in the checkpoint and not in option %s: its position is dropped", name, kind)
 
     def _last_read(
         self, start: Offset, found: Mapping[str, StreamPlan], known: Mapping[str, int | None], *, planned: bool = False
@@ -265,12 +332,15 @@ class Planner:
         """
         self._resume(start)
         self._resume(end)
+        start = self._begun(start, end.streams)
         wholes = self._wholes(start, end)
+        if self._selection is not None:
+            self._take_up(filter(self._selection.may_have, wholes))
         for name in wholes:
             if name not in self._plans:
+                kind = self.options.chosen_by
                 raise OptionError(
-                    f"the checkpoint has a batch with stream {name}, which the option stream does not name",
-                    option="stream",
+                    f"the checkpoint has a batch with stream {name}, which the option {kind} does not name", option=kind
                 )
         # A state without the end of the batch must come from the leader.
         ends = {name: end.streams[name] for name in start.streams if name in wholes}
@@ -354,7 +424,10 @@ class Planner:
 
     def batch_ranges(self) -> list[SequenceRange]:
         """Return the tasks of a batch read."""
+        self._find(complete=True)
+        return _twice(self._batch_ranges)
 
+    def _batch_ranges(self) -> list[SequenceRange]:
         def bounds(plan: StreamPlan) -> tuple[StreamPosition, StreamPosition]:
             start = starting_position(self.options, plan.probe, plan.state)
             return start, ending_position(self.options, plan.probe, plan.state, start)

@@ -40,7 +40,7 @@ def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamS
             f"{state.last_seq}",
             option="startingOffsets",
         )
-    if sequence < state.first_kept and options.streams:
+    if sequence < state.first_kept and not options.of_bucket:
         problem = (
             f"startingOffsets begins stream {name} at sequence {sequence}, but the first message kept has sequence "
             f"{state.first_kept}"
@@ -96,6 +96,12 @@ def check_retention(state: StreamSummary, options: SourceOptions, *, endangered:
             option="counters",
         )
     if state.retention == "workqueue":
+        if options.streaming and options.finds_streams:
+            raise OptionError(
+                f"stream {state.name}, which option {options.chosen_by} finds, has work-queue retention: leave it out, "
+                "and read it with the options stream and durable",
+                option=options.chosen_by,
+            )
         if options.streaming and options.durable is None:
             raise OptionError(
                 f"stream {state.name} has work-queue retention: reading it needs the option durable, the name of the "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -37,6 +38,7 @@ from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.positions import check_retention
+from spark_jetstream.source.selection import Selection
 from spark_jetstream.spark_process import find_file, freeze_imports
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_stream
@@ -103,7 +105,7 @@ class _Source:
             if self._prepare is not None:
                 self._prepare(self.options, resumed)
             options = self.options
-            if not options.streams:
+            if options.of_bucket:
                 _, subjects = find_bucket(self._requests(resumed=resumed), options)
                 options = options.model_copy(update={"subjects": subjects})
             self._planner = Planner(options, self._connect)
@@ -203,7 +205,12 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         """Return one task for the table of a Key-Value bucket, one for each stream of counters, several for objects."""
         options, requests = self.options, self._requests()
         if options.counters:
-            contexts = {name: f"read stream {name} (option stream)" for name in options.streams}
+            names = options.streams
+            if options.finds_streams:
+                selection = Selection(options, requests, time.monotonic)
+                selection.look(complete=True)
+                names = tuple(sorted(selection.chosen))
+            contexts = {name: f"read stream {name} (option {options.chosen_by})" for name in names}
             states = self._existing(lambda: [requests.stream(name, context) for name, context in contexts.items()])
             return [self._table_of(state, options.subjects) for state in states]
         part = self._table_of(*find_bucket(requests, options))

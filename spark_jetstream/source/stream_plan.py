@@ -39,7 +39,7 @@ class StreamPlan:
 
     def __init__(self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit) -> None:
         self.name = name
-        self.context = f"read stream {name} (option stream)"
+        self.context = f"read stream {name} (option {options.chosen_by})"
         self.known: StreamSummary | None = None
         """The state as last seen; None before that, and after the stream was deleted."""
         self._options = options
@@ -105,6 +105,13 @@ class StreamPlan:
                 self.name,
             )
 
+    def has_unread(self, position: StreamPosition) -> bool:
+        """Whether the stream, when it was seen last, had a message from a position on that the query must read."""
+        state = self.known
+        if state is None or state.created != position.created:
+            return False
+        return max(position.next, state.first_kept, self._matched_up_to(position)) <= state.last_seq
+
     # Where it continues
 
     def begin(self) -> StreamPosition:
@@ -139,7 +146,7 @@ class StreamPlan:
             matched_up_to=self._matched_up_to(position),
             held=self._progress.holds(state, position.next),
         )
-        filtered, bucket = bool(self._options.subjects), not self._options.streams
+        filtered, bucket = bool(self._options.subjects), self._options.of_bucket
         following, missing = check_continuity(position, state, evidence, filtered=filtered, bucket=bucket)
         if following == position and read is not None:
             self._verified = position, state
@@ -277,7 +284,7 @@ class StreamPlan:
         read_with: ReadWith = "direct" if direct else "consumer"
         # A task must not report messages as lost that newer ones on their subject replace, or that only the replica
         # which counted them still had.
-        keyed = state.max_msgs_per_subject > 0 or not options.streams
+        keyed = state.max_msgs_per_subject > 0 or options.of_bucket
         uncounted = keyed or (direct and not dense)
         largest = max(piece.count or 0 for piece in pieces)
         if options.read_with == "auto" and not direct and dense and not keyed and self._gets.suit(state, largest):

@@ -26,6 +26,7 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "reader": need("read", stream="ORDERS"),
     "eu_reader": need("read", stream="ORDERS", subjects=["orders.eu.>"]),
     "direct_reader": need("read-direct", stream="ORDERS"),
+    "finder": merged(need("read"), need("find-streams")),
     "query": merged(need("read", stream="EVENTS"), need("durable", stream="EVENTS", durable="spark")),
     "old_query": merged(need("read", stream="EVENTS"), need("durable-old", stream="EVENTS", durable="spark")),
     "worker": merged(need("read-direct", stream="JOBS"), need("durable-queue", stream="JOBS", durable="spark")),

@@ -55,6 +55,8 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "requestTimeout": ("1500ms", {}, 1.5),
     "retryTimeout": ("0s", {}, 0.0),
     "stream": ("A, B", {}, ("A", "B")),
+    "streamPattern": ("ORDERS_*", {}, "ORDERS_*"),
+    "streamMetadata": ("team=shop, tier=a=b,x=", {}, ("team=shop", "tier=a=b", "x=")),
     "subjects": ("a.*,b.>", {}, ("a.*", "b.>")),
     "startingOffsets": ('{"ORDERS": 1001}', {}, (("ORDERS", 1001),)),
     "startingTimestamp": ("2026-03-01T12:00:00Z", {}, 1_772_366_400_000_000_000),
@@ -96,6 +98,7 @@ SINK_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "ensureStreamOnConflict": ("Ignore", {"ensureStream": "{}"}, "ignore"),
 }
 BUCKETS = {"bucket", "objectBucket"}
+FOUND = {"streamPattern", "streamMetadata"}
 BOTH_SIDES = {"stream", "ensureStream", "ensureStreamOnConflict", *BUCKETS}
 
 
@@ -114,7 +117,7 @@ def check_sample(model: Options, spec: OptionSpec, expected: object) -> None:
 def test_every_option_of_a_source_reaches_its_field_in_any_case(spec: OptionSpec, change: Any) -> None:
     text, beside, expected = SOURCE_SAMPLES[spec.name]
     given = {**beside, spec.name: text}
-    named = {} if BUCKETS & given.keys() else {"stream": "ORDERS"}
+    named = {} if (BUCKETS | FOUND) & given.keys() else {"stream": "ORDERS"}
     options = SourceOptions.from_spark(
         {change(name): value for name, value in {**named, **given}.items()}, streaming=spec.only != "batch"
     )
@@ -212,7 +215,7 @@ NONE = {"stream": None}
 def both(one: str, other: str) -> dict[str, object]:
     """Two options with a value each, and what must stand beside the first."""
     values = {name: SOURCE_SAMPLES[name][0] for name in (one, other)}
-    return {**(NONE if one == "bucket" else {}), **SOURCE_SAMPLES[one][1], **values}
+    return {**(NONE if {one} & (FOUND | {"bucket"}) else {}), **SOURCE_SAMPLES[one][1], **values}
 
 
 # Where it is used, the options beside stream=ORDERS, the option that the error is about, and words in it.
@@ -300,6 +303,15 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {**NONE, "objectBucket": "o", "pathGlobFilter": "[a"}, "pathGlobFilter", "but a [ is not closed"),
     (BATCH, {"contentOff": "true"}, "contentOff", "option contentOff has no meaning without objectBucket"),
     (STREAM, {"pathGlobFilter": "*"}, "pathGlobFilter", "no meaning without objectBucket"),
+    # streams that are found
+    (STREAM, {**NONE, "streamMetadata": "team"}, "streamMetadata", "must be key=value"),
+    (STREAM, {**NONE, "streamMetadata": "a=b,=c"}, "streamMetadata", "(element 2) must be key=value"),
+    (STREAM, {**NONE, "streamPattern": "[a"}, "streamPattern", "but a [ is not closed"),
+    *(
+        (BATCH, {**NONE, **found, name: '{"A": 5}'}, name, f"{name} cannot name streams beside {kind}, which finds")
+        for kind, found in (("streamPattern", {"streamPattern": "A*"}), ("streamMetadata", {"streamMetadata": "a=b"}))
+        for name in ("startingOffsets", "endingOffsets")
+    ),
     # other kinds of reading
     (STREAM, {"durable": "a.b"}, "durable", "without blanks, dots"),
     (BATCH, {"durable": "d"}, "durable", "a batch keeps no position"),

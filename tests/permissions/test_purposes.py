@@ -227,6 +227,7 @@ CASES = [
     case("read one filter", use.filled, use.read_one_filter, subjects=["s.a"]),
     case("read counters", use.counters, use.read_counters),
     case("read-direct", use.filled, partial(use.read_all_ways, readWith="direct")),
+    case("find-streams", use.filled, use.find, lines=merged(need("find-streams"), need("read-direct"))),
     case("durable", INTEREST, use.durable, lines=keeping("read", "durable")),
     case("durable with a filter", use.made, FILTERED, lines=keeping("read", "durable", "s.a")),
     case("durable with direct gets", use.made, DIRECTLY, lines=keeping("read-direct", "durable")),

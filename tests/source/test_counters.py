@@ -93,6 +93,15 @@ def test_several_streams(s: Stream, stream: MakeStream) -> None:
     assert values(found)[-1] == ("x", "3")
 
 
+@pytest.mark.parametrize("given", [{}, {"history": "true"}])
+def test_streams_that_are_found(stream: MakeStream, given: dict[str, str]) -> None:
+    some = [stream(f"FOUND{number}", storage="memory", allow_msg_counter=True) for number in range(2)]
+    for each in some:
+        add(each, "a", 3)
+    chosen = {"servers": some[0].url, "streamPattern": "FOUND*", "counters": "true", **given}
+    assert [(row["stream"], row["value"]) for row in rows(chosen, COUNTER_ROWS)] == [("FOUND0", "3"), ("FOUND1", "3")]
+
+
 def test_a_value_that_changes_after_planning_comes_once(s: Stream) -> None:
     reader = data_source(options(s)).reader(COUNTER_ROWS)
     parts = reader.partitions()

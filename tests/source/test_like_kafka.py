@@ -9,7 +9,8 @@ KafkaMicroBatchSourceSuite, KafkaMicroBatchV2SourceSuite, KafkaContinuousSourceS
   ... with non-matching starting offset       test_no_matched_offset_for_timestamp
   ... when offset(s) got unavailable          test_available_now_should_throw_error_when_partitions_got_unavailable
   topic-level offsets                         test_bad_source_options: one sequence for each stream, no words
-  by pattern with topic deletions   source/test_planner.py test_a_query_goes_on_without_a_stream_that_is_deleted
+  subscribing topic by pattern       source/test_selection.py test_new_streams_are_read_from_their_first_message
+  ... with topic deletions           source/test_selection.py test_nothing_is_lost_and_nothing_comes_twice
   initial offsets (SPARK-19517)               source/test_durable_spark.py test_a_first_batch_that_is_planned_again
   ... written by future version               source/test_offsets.py test_refuses_in_one_sentence
   delete a topic when a job is running        streams/test_readers.py test_a_stream_that_is_gone
@@ -35,7 +36,7 @@ KafkaSourceProviderSuite    options/test_sides.py test_every_option_of_a_source_
 KafkaOffsetRangeLimitSuite, JsonUtilsSuite    options/test_values.py test_what_is_refused
 KafkaDontFailOnDataLossSuite, stress test     chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
 KafkaDataConsumerSuite, task retry            chaos/test_faults.py test_nothing_is_lost_and_nothing_comes_twice
-ConsumerStrategySuite, patterns               source/test_rows.py test_subject_filters
+ConsumerStrategySuite, patterns               source/test_selection.py test_which_names_match
   invalid partitions                          source/test_planner.py test_a_stream_that_never_was
 KafkaExceptionsSuite                          test_errors.py test_every_class_pickles
 

@@ -105,7 +105,7 @@ class Query:
 
     def __init__(self, url: str, stream: str | None = None, /, **options: Any) -> None:
         self.options = {"servers": url, **({} if stream is None else {"stream": stream}), **options}
-        self.schema = ROWS if stream is not None else BUCKET_ROWS if "bucket" in options else OBJECT_ROWS
+        self.schema = BUCKET_ROWS if "bucket" in options else OBJECT_ROWS if "objectBucket" in options else ROWS
         if options.get("counters"):
             self.schema = COUNTER_ROWS
         self.end: dict[str, Any] | None = None

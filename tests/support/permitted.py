@@ -114,6 +114,14 @@ def read_one_filter(account: Account) -> None:
     assert read(account, stream="S", subjects="s.a", startingTimestamp="2020-01-01T00:00:00Z") == 4
 
 
+def find(account: Account) -> None:
+    config = {"name": "S", "subjects": ["s.>"], "allow_direct": True, "storage": "memory", "metadata": {"team": "shop"}}
+    account.ask("STREAM.UPDATE.S", config)
+    for given in ({"streamPattern": "S*"}, {"streamMetadata": "team=shop"}):
+        options: dict[str, Any] = {"readWith": "direct", **given}
+        assert read(account, **options) == follow(account, **options) == MESSAGES
+
+
 # -- keeping the position --
 
 

@@ -48,8 +48,8 @@ STATE = StreamSummary(
 
 
 def driver(url: str, stream: str = "S", *, streaming: bool = True, clock: Any = None, **given: Any) -> Planner:
-    """A driver as the reader makes it, of a stream, or of the bucket that is given."""
-    what = {} if "bucket" in given else {"stream": stream}
+    """A driver as the reader makes it, of a stream, or of the bucket or the pattern that is given."""
+    what = {} if given.keys() & {"bucket", "streamPattern", "streamMetadata"} else {"stream": stream}
     named = {name: str(value) for name, value in {**what, **given}.items()}
     options = SourceOptions.from_spark({**QUICK, "servers": url, **named}, streaming=streaming)
     to_server = connecting(options.connection)

@@ -39,12 +39,16 @@ def batch(spark: SparkSession, url: str, stream: str, schema: str | None = None,
     return _load(spark.read, schema, servers=url, stream=stream, **options)
 
 
-def streaming(spark: SparkSession, url: str, stream: str, schema: str | None = None, /, **options: object) -> DataFrame:
+def streaming(
+    spark: SparkSession, url: str, stream: str | None, schema: str | None = None, /, **options: object
+) -> DataFrame:
     return _load(spark.readStream, schema, servers=url, stream=stream, **options)
 
 
 def _load(reader: Any, schema: str | None, **options: object) -> DataFrame:
-    made = reader.format("jetstream").options(**{name: str(value) for name, value in options.items()})
+    made = reader.format("jetstream").options(
+        **{name: str(value) for name, value in options.items() if value is not None}
+    )
     frame: DataFrame = (made if schema is None else made.schema(schema)).load()
     return frame
 
