@@ -191,6 +191,7 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("stream", "bucket"),
     ("stream", "objectBucket"),
     ("bucket", "objectBucket"),
+    ("asOfRevision", "asOfTimestamp"),
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
@@ -200,6 +201,8 @@ NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (
 NEEDED: Mapping[str, str] = {
     "keys": "bucket",
     "history": "bucket",
+    "asOfRevision": "bucket",
+    "asOfTimestamp": "bucket",
     "pathGlobFilter": "objectBucket",
     "contentOff": "objectBucket",
     "maxTriggerDelay": "minMessagesPerTrigger",
