@@ -5,25 +5,34 @@ A model of the bucket knows all revisions that were ever stored, and so the tabl
 
 from __future__ import annotations
 
+import pickle
 import random
-import time
-from collections.abc import Callable, Iterator
+import threading
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
 from spark_jetstream.errors import DataLossError, OptionError
 from spark_jetstream.options.source import SourceOptions
-from spark_jetstream.protocol.stream import subject_pattern
+from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
+from spark_jetstream.source import as_of
+from spark_jetstream.streams.pull import look
 from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, data_source, rows_of
 from tests.support.keyed import make_bucket, name_of
-from tests.support.publish import Message
+from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream, Stream, iso, nanoseconds
 
 PURGE = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
 HEADERS = {"PUT": {}, "DELETE": {"KV-Operation": "DEL"}, "PURGE": PURGE}
+
+HOUR = 3_600_000_000_000  # nanoseconds
 
 Table = dict[str, tuple[int, bytes]]
 
@@ -44,18 +53,14 @@ class Model:
 
     def store(self, *changes: tuple[str, str], ttl: str = "") -> int:
         """Store changes, pairs of key and operation; the last revision."""
-        first = self.bucket.state()["last_seq"] + 1
-        for number, (key, operation) in enumerate(changes, start=first):
-            value = f"{key} {number}".encode() if operation == "PUT" else b""
-            self.revisions.append(Revision(number, key, operation, value))
-        some = self.revisions[len(self.revisions) - len(changes) :]
-        more = {"Nats-TTL": ttl} if ttl else {}
-        sent = [
+        first, more = len(self.revisions), {"Nats-TTL": ttl} if ttl else {}
+        values = [f"{key} {place}".encode() for place, (key, _) in enumerate(changes, start=first)]
+        numbers = self.bucket.publisher.publish(
             Message(f"$KV.{name_of(self.bucket)}.{key}", value, [*(HEADERS[operation] | more).items()] or None)
-            for _, key, operation, value in some
-        ]
-        assert self.bucket.publisher.publish(sent) == [each.number for each in some]
-        return some[-1].number
+            for value, (key, operation) in zip(values, changes, strict=True)
+        )
+        self.revisions += [Revision(n, *change, v) for n, v, change in zip(numbers, values, changes, strict=True)]
+        return numbers[-1]
 
     def put(self, *keys: str, ttl: str = "") -> int:
         return self.store(*((key, "PUT") for key in keys), ttl=ttl)
@@ -130,3 +135,386 @@ def test_every_revision_is_exact_while_all_are_kept(model: Make) -> None:
             for keys in ("b.*", "b.2,c", ">"):
                 found = bucket.read(asOfRevision=revision, readWith=way, keys=keys)
                 assert found == bucket.table(revision, keys)
+
+
+def test_a_bucket_that_drops_old_revisions_is_exact_as_long_as_none_of_then_is_dropped(model: Make) -> None:
+    bucket = model(3)
+    bucket.put("hot", "hot", "s", "hot", "s", "a", "hot", "hot", "new")
+    assert bucket.kept() == {3, 4, 5, 6, 7, 8, 9}
+    for revision in range(5, 10):
+        assert bucket.read(asOfRevision=revision) == bucket.table(revision)
+        assert bucket.read(asOfRevision=revision, keys="new,s") == bucket.table(revision, "new,s")
+    bucket.put("hot", "hot")
+    assert "key hot has 3 later ones and none up to it" in bucket.refused(asOfRevision=7)
+    assert "max_msgs_per_subject, now 3" in bucket.refused(asOfRevision=7, keys="*")
+    # Of other keys, those whose revisions are there are certain.
+    assert bucket.read(asOfRevision=7, keys="a,s") == bucket.table(7, "a,s")
+    assert bucket.read(asOfRevision=7, keys="a,nothing") == bucket.table(7, "a")
+    assert bucket.read(asOfRevision=8) == bucket.table(8)
+    # Nothing shows that the history was 3 before: where it was 1, the key would look the same.
+    bucket.put("s", "s")
+    assert "key new has 1 later ones and none up to it" in bucket.refused(asOfRevision=8)
+
+
+def test_a_history_that_was_raised_later_does_not_hide_what_was_dropped_before(model: Make) -> None:
+    bucket = model(1)
+    bucket.put("a", "x", "x", "a")
+    bucket.bucket.update(max_msgs_per_subject=5)
+    assert "key a has 1 later ones and none up to it" in bucket.refused(asOfRevision=3, keys="a")
+    bucket.put("x", "x")
+    assert "kept only 1 of a key" in bucket.refused(asOfRevision=3)
+    last = bucket.put("x")
+    bucket.put("new", "new")
+    assert bucket.read(asOfRevision=last) == bucket.table(last)
+    # A history that becomes smaller takes old revisions of all keys at once, written or not.
+    bucket.bucket.update(max_msgs_per_subject=2)
+    assert bucket.kept() == {4, 6, 7, 8, 9}
+
+
+def test_a_purge_removes_what_its_key_had(model: Make) -> None:
+    bucket = model()
+    bucket.put("a", "b")
+    bucket.delete("b")
+    bucket.purge("a")
+    bucket.put("a", "a")
+    assert "key a was purged, or has expired, by revision 4" in bucket.refused(asOfRevision=3)
+    assert bucket.read(asOfRevision=3, keys="b") == {}
+    assert bucket.read(asOfRevision=2, keys="b") == bucket.table(2, "b")
+    for revision in (4, 5, 6):
+        assert bucket.read(asOfRevision=revision) == bucket.table(revision)
+    # Of a key that begins with a purge nobody knows what it had.
+    bucket.purge("new")
+    assert "key new was purged" in bucket.refused(asOfRevision=6)
+
+
+def test_a_deletion_that_was_cleaned_up_hides_no_key(model: Make) -> None:
+    bucket = model(2)
+    then = bucket.put("z", "hot", "hot", "hot", "y")
+    now = bucket.delete("z")
+    bucket.clean("z")
+    assert "perhaps the deletion of a key that existed then" in bucket.refused(asOfRevision=then)
+    assert "perhaps the deletion" in bucket.refused(asOfRevision=then, keys="z")
+    assert bucket.read(asOfRevision=then, keys="y,hot") == bucket.table(then, "y,hot")
+    assert bucket.read(asOfRevision=now) == bucket.table(now)
+
+
+def test_nothing_is_known_of_a_bucket_that_was_purged(model: Make) -> None:
+    bucket = model()
+    then = bucket.put("a", "b")
+    bucket.bucket.purge()
+    assert "none up to it is left" in bucket.refused(asOfRevision=then)
+    bucket.put("b")
+    assert "none up to it is left" in bucket.refused(asOfRevision=then, keys="a")
+    assert "key b has 1 later ones" in bucket.refused(asOfRevision=then)
+    assert bucket.read(asOfRevision=3, keys="b") == bucket.table(3, "b")
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"deny_delete": False}, "lets single ones be deleted"),
+        ({"discard": "old", "max_msgs": 100}, "have expired, or were evicted"),
+        ({"allow_msg_ttl": True}, "have expired, or were evicted"),
+    ],
+)
+def test_where_revisions_vanish_without_a_trace_all_must_be_there(
+    model: Make, config: dict[str, Any], why: str
+) -> None:
+    bucket = model(2, **config)
+    bucket.put("hot", "a", "hot")
+    assert bucket.read(asOfRevision=2) == bucket.table(2)
+    bucket.put("hot")
+    assert why in bucket.refused(asOfRevision=3)
+    if "max_msgs" in config:
+        assert bucket.read(asOfRevision=3, keys="hot,a") == bucket.table(3)
+    else:
+        assert bucket.read(asOfRevision=2, keys="a") == bucket.table(2, "a")
+
+
+def test_what_has_expired_is_unknown(model: Make) -> None:
+    bucket = model(max_age=1_000_000_000)
+    bucket.put("a")
+    wait_until(lambda: bucket.bucket.state()["messages"] == 0, "the end of a revision")
+    assert "have expired" in bucket.refused(asOfRevision=1)
+    # Whether this one is still there, or not.
+    last = bucket.put("b")
+    assert "have expired" in bucket.refused(asOfRevision=last)
+    young = model(2, max_age=HOUR)
+    young.put("hot", "hot", "hot", "a")
+    assert young.read(asOfRevision=4) == young.table(4)
+
+
+def test_limit_markers_tell_what_has_expired(model: Make) -> None:
+    bucket = model(1, allow_msg_ttl=True, subject_delete_marker_ttl=HOUR)
+    bucket.put("b", "b")
+    then = bucket.put("a", ttl="1s")
+    assert bucket.read(asOfRevision=then) == bucket.table(then)
+    wait_until(lambda: bucket.bucket.state()["last_seq"] > then, "the marker")
+    assert "key a was purged, or has expired, by revision 4" in bucket.refused(asOfRevision=then)
+    assert bucket.read(asOfRevision=then, keys="b") == bucket.table(then, "b")
+    assert bucket.read(asOfRevision=then + 1) == {key: row for key, row in bucket.table(then).items() if key != "a"}
+
+
+def test_a_revision_that_expires_between_others_uncovers_none(model: Make) -> None:
+    # The server keeps each for as long as a marker, at least.
+    bucket = model(allow_msg_ttl=True, subject_delete_marker_ttl=HOUR // 3600)
+    bucket.put("a")
+    bucket.put("a", ttl="1s")
+    bucket.put("a", "b")
+    wait_until(lambda: bucket.bucket.state()["messages"] == 3, "the end of a revision")
+    assert "one of key a up to it may have expired by a TTL" in bucket.refused(asOfRevision=2)
+    assert "one of key b up to it may have expired by a TTL" in bucket.refused(asOfRevision=3, keys="b")
+    for revision in (1, 3, 4):
+        assert bucket.read(asOfRevision=revision, keys="a") == bucket.table(revision, "a")
+
+
+# Times
+
+
+def test_a_time_is_the_revision_before_the_first_one_stored_after_it(model: Make) -> None:
+    bucket = model()
+    for key in ("a", "b", "a"):
+        bucket.put(key)
+    times = [bucket.bucket.stored_time(revision) for revision in (1, 2, 3)]
+    for way in ("consumer", "direct"):
+        for revision, moment in enumerate(times, start=1):
+            for at, expected in ((moment - 1, revision - 1), (moment, revision)):
+                assert bucket.read(asOfTimestamp=iso(at), readWith=way) == bucket.table(expected)
+    now = nanoseconds(bucket.bucket.publisher.api(f"STREAM.INFO.{bucket.bucket.name}")["ts"])
+    assert bucket.read(asOfTimestamp=iso(now)) == bucket.table(3)
+    assert "is not over by the server's clock" in bucket.refused(asOfTimestamp=iso(now + HOUR))
+    assert "is before the bucket was created" in bucket.refused(asOfTimestamp=iso(now - HOUR))
+    assert "is 4, but the last revision of bucket" in bucket.refused(asOfRevision=4)
+
+
+def test_what_is_missing_beside_a_time_may_be_of_before_or_after(model: Make) -> None:
+    bucket = model(2)
+    bucket.put("hot", "hot", "hot")
+    last = bucket.put("z")
+    then = bucket.bucket.stored_time(last)
+    bucket.delete("z")
+    bucket.clean("z")
+    assert "perhaps the deletion" in bucket.refused(asOfTimestamp=iso(then))
+    bucket.put("y")
+    assert "perhaps the deletion" in bucket.refused(asOfTimestamp=iso(then))
+    assert bucket.read(asOfRevision=5) == bucket.table(5)
+
+
+# What does not stand still
+
+
+def test_the_plan_fixes_the_revision(model: Make) -> None:
+    bucket = model()
+    last = bucket.put("a", "b")
+    now = nanoseconds(bucket.bucket.publisher.api(f"STREAM.INFO.{bucket.bucket.name}")["ts"])
+    for given in ({"asOfRevision": last}, {"asOfTimestamp": iso(now)}):
+        reader: Any = data_source(options(bucket.bucket, **given)).reader(BUCKET_ROWS)
+        parts = pickle.loads(pickle.dumps(reader.partitions()))
+        for _ in range(2):
+            bucket.put("a", "c")
+            assert as_table(list(rows_of(reader, parts))) == bucket.table(last)
+    bucket.bucket.delete()
+    bucket.bucket.create()
+    with pytest.raises(DataLossError, match="was deleted and created again"):
+        list(rows_of(reader, parts))
+
+
+def during(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object], **state: Any) -> None:
+    """Work when a reader has read the headers of the past, before it asks for the stream's state; change that."""
+
+    def looked(*args: Any, **more: Any) -> StreamSummary:
+        work()
+        return replace(look(*args, **more), **state)
+
+    monkeypatch.setattr(as_of, "look", looked)
+
+
+def test_revisions_that_are_removed_during_the_read(model: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = model(3)
+    bucket.put("a", "x", "b", "b", "b", "b")
+    bucket.store(("c", "DELETE"))
+    # Nothing of then is lost; but it is no more there when the rows are read.
+    during(monkeypatch, lambda: bucket.put("x", "x", "x"))
+    assert "1 of its revisions were removed while they were read" in bucket.refused(asOfRevision=7)
+    during(monkeypatch, lambda: bucket.purge("c"))
+    assert "1 of its revisions were removed while they were read" in bucket.refused(asOfRevision=7, keys="c")
+
+
+def test_with_replicas_the_leader_confirms_what_could_be_gone(model: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = model(3)
+    bucket.put("x", "b", "b", "b", "b", "x")
+    during(monkeypatch, lambda: bucket.put("new"), num_replicas=3)
+    assert bucket.read(asOfRevision=6) == bucket.table(6)
+    monkeypatch.setattr(as_of, "message", lambda *_, **__: None)
+    assert "revision 7 was removed while the table was read" in bucket.refused(asOfRevision=6)
+
+
+def test_others_write_meanwhile(model: Make) -> None:
+    bucket = model(4)
+    keys = [f"k{number}" for number in range(40)]
+    last = bucket.put(*keys, *keys, *keys[:20])
+    chance, ending = random.Random(11), threading.Event()
+    outcomes: Counter[str] = Counter()
+
+    def write() -> None:
+        with Publisher(bucket.bucket.url) as publisher:
+            while not ending.is_set():
+                subjects = [f"$KV.{name_of(bucket.bucket)}.{key}" for key in chance.sample(keys, 5)]
+                publisher.publish(Message(subject, b"other") for subject in subjects)
+
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(write)
+        try:
+            for _ in range(10):
+                try:
+                    assert bucket.read(asOfRevision=last) == bucket.table(last)
+                    outcomes["right"] += 1
+                except OptionError:
+                    outcomes["refused"] += 1
+        finally:
+            ending.set()
+        writing.result()
+    assert outcomes.total() == 10
+    assert "k" in bucket.refused(asOfRevision=last)
+
+
+# Copies
+
+
+def test_a_mirror_that_lacks_revisions_proves_nothing(stream: MakeStream, model: Make) -> None:
+    bucket = model(2)
+    bucket.put("a", "b")
+    mirror = stream(name=f"{bucket.bucket.name}_copy", subjects=None, mirror={"name": bucket.bucket.name})
+    mirror.wait_for(2)
+    copy = Model(mirror)
+    assert copy.read(asOfRevision=1) == bucket.table(1)
+    assert copy.read(asOfTimestamp=iso(bucket.bucket.stored_time(1))) == bucket.table(1)
+    assert "which may lag" in copy.refused(asOfTimestamp=iso(bucket.bucket.stored_time(2)))
+    mirror.delete()
+    bucket.put("a", "a", "c")
+    mirror.create()
+    mirror.wait_for(4)
+    assert "this mirror lacks some" in copy.refused(asOfRevision=4)
+
+
+# Against the model, at random
+
+
+def may_refuse(model: Model, kept: set[int], revision: int, timed: bool, keys: str) -> bool:
+    """Whether what the bucket has kept leaves a doubt about the table, by the rules of docs/buckets.md."""
+    config = model.bucket.publisher.api(f"STREAM.INFO.{model.bucket.name}")["config"]
+    ttl, marked = config.get("allow_msg_ttl", False), config.get("subject_delete_marker_ttl", 0) > 0
+    last = model.bucket.state()["last_seq"]
+    missing = sorted(set(range(1, last + 1)) - kept)
+    # What is missing right before and after a time may be of before or after.
+    split = max((number for number in kept if number <= revision), default=0) if timed else revision
+    revision = min((number for number in kept if number > revision), default=last + 1) - 1 if timed else revision
+    if not missing or missing[0] > revision:
+        return False
+    complete = missing[-1] <= split
+    of_key: dict[str, list[Revision]] = {}
+    for each in model.revisions:
+        if each.number in kept:
+            of_key.setdefault(each.key, []).append(each)
+    most = max((sum(each.number <= revision for each in some) for some in of_key.values()), default=0)
+    matching, unseen = subject_pattern(keys.split(",")), not set("*>").isdisjoint(keys)
+    for key in filter(matching.fullmatch, keys.split(",") if not unseen else of_key):
+        before = [each.number for each in of_key.get(key, []) if each.number <= revision]
+        after = [each for each in of_key.get(key, []) if each.number > revision]
+        if before:
+            gap = bisect_right(missing, before[-1]) < bisect_right(missing, revision)
+            if ttl and gap and (after or not marked):
+                return True
+        elif after:
+            if ttl or not complete or len(after) >= most or after[0].operation == "PURGE":
+                return True
+        else:
+            unseen = True
+    return unseen and (not complete or not most or (ttl and not marked))
+
+
+@pytest.mark.parametrize(
+    ("history", "config", "ttl", "certain"),
+    [
+        (5, {}, "", {"all", "group", "listed", "recent"}),
+        (5, {"allow_msg_ttl": True}, "1s", {"recent"}),
+        (1, {"allow_msg_ttl": True, "subject_delete_marker_ttl": HOUR}, "1s", {"all", "group", "listed", "recent"}),
+    ],
+)
+@pytest.mark.full
+def test_ten_thousand_keys_at_random(
+    model: Make, history: int, config: dict[str, Any], ttl: str, certain: set[str]
+) -> None:
+    chance, bucket = random.Random(5), model(history, **config)
+    keys = [f"g{number % 50}.k{number}" for number in range(10_000)]
+    marks: list[tuple[str, object, int]] = []
+
+    def work(count: int, purges: float, some: list[str]) -> None:
+        """Store changes, and note the time and the revision at which they end."""
+        operations = chance.choices(["PUT", "DELETE", "PURGE"], [0.85, 0.15 - purges, purges], k=count)
+        last = bucket.store(*zip(chance.choices(some, k=count), operations, strict=True))
+        ended = bucket.bucket.publisher.api(f"STREAM.INFO.{bucket.bucket.name}")["ts"]
+        marks.append(("asOfTimestamp", ended, last))
+        marks.append(("asOfRevision", last - chance.randrange(count // 2), 0))
+
+    bucket.put(*chance.sample(keys, 9000))
+    work(10, 0.0, keys[:9])
+    work(20_000, 0.01, keys)
+    for key in [each.key for each in bucket.revisions if each.operation == "DELETE"][:200:10]:
+        if key not in bucket.table(bucket.revisions[-1].number):
+            bucket.clean(key)
+    work(200, 0.0, keys)
+    mortal = bucket.put(*chance.choices(keys, k=300), ttl=ttl) if ttl else 0
+    for _ in range(4):
+        work(500, 0.0, keys)
+    work(3000, 0.0, keys[:500])
+    work(200, 0.02, keys)
+    work(100, 0.0, keys)
+    if ttl:
+        wait_until(lambda: not bucket.kept() & set(range(mortal - 299, mortal + 1)), "the end of the mortal ones")
+        own = {each.number for each in bucket.revisions}
+        found = calls.rows(options(bucket.bucket, history="true"), BUCKET_ROWS)
+        markers = [Revision(row.revision, row.key, row.operation, b"") for row in found if row.revision not in own]
+        assert bool(markers) == ("subject_delete_marker_ttl" in config)
+        bucket.revisions = sorted([*bucket.revisions, *markers])
+    kept, outcomes = bucket.kept(), Counter[tuple[str, bool]]()
+    marks.append(("asOfRevision", bucket.bucket.state()["last_seq"], 0))
+    for option, value, last in marks:
+        revision = last or int(str(value))
+        recent = {each.key for each in bucket.revisions if revision - 10 < each.number <= revision}
+        listed = ",".join(chance.sample(keys, 20))
+        for kind, some in {"all": ">", "group": "g7.*", "listed": listed, "recent": ",".join(recent)}.items():
+            refusal = ""
+            try:
+                assert bucket.read(**{option: value, "keys": some}) == bucket.table(revision, some)
+            except OptionError as error:
+                refusal = str(error)
+            assert not refusal or may_refuse(bucket, kept, revision, option == "asOfTimestamp", some), refusal
+            outcomes[kind, not refusal] += 1
+    assert {kind for kind, right in outcomes if not right} == {"all", "group", "listed", "recent"}
+    assert {kind for kind, right in outcomes if right} >= certain
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("streaming", "given", "said"),
+    [
+        (False, {"bucket": "b", "asOfRevision": "5", "history": "true"}, "options history and asOfRevision exclude"),
+        (False, {"bucket": "b", "asOfRevision": "5", "asOfTimestamp": "2026-01-01T00:00:00Z"}, "exclude each other"),
+        (False, {"objectBucket": "b", "asOfRevision": "5"}, "option asOfRevision has no meaning without bucket"),
+        (
+            False,
+            {"stream": "S", "asOfTimestamp": "2026-01-01T00:00:00Z"},
+            "asOfTimestamp has no meaning without bucket",
+        ),
+        (True, {"bucket": "b", "asOfRevision": "5"}, "option asOfRevision has no meaning in a streaming query: read"),
+        (False, {"bucket": "b", "asOfRevision": "0"}, "asOfRevision"),
+        (False, {"bucket": "b", "asOfTimestamp": "2026-01-01T00:00:00"}, "asOfTimestamp"),
+        (False, {"bucket": "b", "asOfRevision": "5", "startingOffsets": "earliest"}, "startingOffsets has no meaning"),
+    ],
+)
+def test_options_that_make_no_sense_together(streaming: bool, given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        SourceOptions.from_spark({"servers": "nats://127.0.0.1", **given}, streaming=streaming)
