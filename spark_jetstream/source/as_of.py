@@ -86,19 +86,19 @@ def plan_past(part: TablePart, requests: Requests, state: StreamSummary, options
     if time is not None:
         probe = probe_of(requests, state.name, (), direct=part.direct)
         probe.check(state)
-        following = probe.first_after(time + 1) if time < state.server_time else None
+        following = probe.first_after(time + 1)
+        revision = following[0] - 1 if following else state.last_seq
         fault = ""
-        if time < time_nanoseconds(state.created):
-            fault = f"before the bucket was created (at {state.created})"
-        elif time >= state.server_time:
+        if time >= state.server_time:
             fault = f"not over by the server's clock ({rfc3339(state.server_time)})"
         elif following is None and state.mirror:
             fault = "later than all that this mirror has, which may lag; read the bucket that it mirrors"
+        elif time < time_nanoseconds(state.created) and revision < state.first_kept:
+            fault = f"before the bucket was created (at {state.created})"
         if fault:
             raise OptionError(
                 f"option asOfTimestamp, bucket {options.bucket}: {rfc3339(time)} is {fault}", option="asOfTimestamp"
             )
-        revision = following[0] - 1 if following else state.last_seq
     given = options.as_of or ""
     return PastTable(part.stream, part.created, part.subjects, part.direct, revision, time is not None, given)
 
@@ -179,7 +179,7 @@ class _PastReader:
         complete = len(after.sequences) == state.last_seq - split
 
         prefix = state.first_kept > state.initial_seq
-        single = state.deny_delete and not state.mirror
+        single = state.deny_delete and not state.mirror and state.retention == "limits"
         in_order = single and not state.allow_msg_ttl
         marked = single and state.subject_delete_marker_ttl > 0
         aged = 0 < state.max_age < state.server_time - time_nanoseconds(state.created)
@@ -190,7 +190,8 @@ class _PastReader:
         later = np.isin(before.keys, after.keys)
         gaps = before.wanted & (revision - last > len(before.sequences) - 1 - before.last)
         fresh = after.wanted & ~np.isin(after.keys, before.keys)
-        kept = min(int(before.counts.max(initial=0)), state.max_msgs_per_subject)
+        most = state.max_msgs_per_subject
+        kept = min(int(before.counts.max(initial=0)), most)
         pushed = after.counts >= kept
         unsure = fresh & (pushed | after.purged | (not (in_order and traced and complete)))
         outlived = gaps & (later | (not marked)) & (not in_order)
@@ -204,32 +205,19 @@ class _PastReader:
                 if self.requests.call(partial(message, stream=part.stream, sequence=int(sequence))) is None:
                     raise self._unknown(f"revision {sequence} was removed while the table was read; read it again")
             return
-        count = int(after.counts[first == at].sum())
-        key = "" if at is None else self._key(int(at))
-        raise self._unknown(
-            next(
-                why
-                for holds, why in (
-                    (state.mirror, "this mirror lacks some of the revisions up to it; read the bucket that it mirrors"),
-                    (not state.deny_delete, "some up to it are missing, and its stream lets single ones be deleted"),
-                    (
-                        at in first[after.purged],
-                        f"key {key} was purged by revision {at}, which removed what it had; deletions keep it",
-                    ),
-                    (
-                        at in first[pushed],
-                        f"key {key} has {count} later ones and none up to it, and since then the bucket has certainly "
-                        f"kept only {kept} of a key; a larger history (max_msgs_per_subject, now "
-                        f"{state.max_msgs_per_subject}) keeps more from now on",
-                    ),
-                    (at and state.allow_msg_ttl, f"one of key {key} up to it may have expired by a TTL of its own"),
-                    (vanished, "some up to it have expired, or were evicted; a longer ttl (max_age) keeps them"),
-                    (not complete, "later ones are missing too, perhaps the deletion of a key that existed then"),
-                    (True, "none up to it is left"),
-                )
-                if holds
-            )
-        )
+        key = "" if at is None else f"key {self._key(int(at))}"
+        count, limit = int(after.counts[first == at].sum()), f"a larger history (max_msgs_per_subject {most})"
+        causes = {
+            "this mirror lacks some, and does not say why: read the bucket that it mirrors": state.mirror,
+            "some are missing, and its stream lets single ones be removed: set deny_delete": not single,
+            f"{key} was purged, or has expired, by revision {at}: a deletion keeps old ones": at in first[after.purged],
+            f"{key} has {count} later ones, and {kept} are sure to be kept: {limit} keeps more": at in first[pushed],
+            f"one of {key} may have expired by a TTL of its own": at and state.allow_msg_ttl,
+            "some have expired, or were evicted: a longer ttl (max_age) keeps them": vanished,
+            f"later ones are missing too, maybe the deletion of a key: {limit} keeps more": not complete,
+            "none up to it is left": True,
+        }
+        raise self._unknown(next(why for why, holds in causes.items() if holds))
 
     def _key(self, sequence: int) -> str:
         """Return the key of a revision, "" if it is gone by now."""
@@ -239,7 +227,6 @@ class _PastReader:
     def _unknown(self, why: str) -> OptionError:
         part, bucket = self.part, self.part.stream.removeprefix(STREAM_PREFIX)
         return OptionError(
-            f"option {part.option}: bucket {bucket} cannot be read as of revision {part.revision}, since its revisions "
-            f"do not prove what it held: {why}",
+            f"option {part.option}: bucket {bucket} does not show what it held as of revision {part.revision}: {why}",
             option=part.option,
         )
