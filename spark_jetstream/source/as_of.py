@@ -182,8 +182,8 @@ class _PastReader:
         single = state.deny_delete and not state.mirror and state.retention == "limits"
         in_order = single and not state.allow_msg_ttl
         marked = single and state.subject_delete_marker_ttl > 0
-        aged = 0 < state.max_age < state.server_time - time_nanoseconds(state.created)
-        vanished = (prefix and state.evicts) or (not marked and (state.allow_msg_ttl or (prefix and aged)))
+        # Also in a stream younger than max_age: a restored one is as young as its restoration.
+        vanished = (prefix and state.evicts) or (not marked and (state.allow_msg_ttl or (prefix and state.max_age > 0)))
         traced = single and not vanished
 
         first, last = after.sequences[after.first], before.sequences[before.last]
