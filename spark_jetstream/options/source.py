@@ -58,7 +58,9 @@ class SourceOptions(SideOptions):
         after="includeHeaders",
     )
     object_bucket: str | None = option(
-        "the Object Store bucket to read; a streaming query also reads later objects", Identifier(251), after="history"
+        "the Object Store bucket to read; a streaming query also reads later objects",
+        Identifier(251),
+        after="asOfTimestamp",
     )
     subjects: tuple[str, ...] = option(
         "read only subjects that match one of these filters; the server filters",

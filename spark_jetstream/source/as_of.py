@@ -107,7 +107,7 @@ def read_past(connect: Connect, part: PastTable, settings: PullSettings, label: 
     """Yield the last message of each key up to `part.revision`, deletions included, in stream order.
 
     Raises `OptionError`, perhaps after some messages, unless what the bucket has kept proves that these are all; and
-    what `read_range` raises. The task holds 18 bytes of memory for each revision of the bucket.
+    what `read_range` raises. The task holds up to 80 bytes of memory for each revision.
     """
     yield from _PastReader(connect, part, replace(settings, fail_on_data_loss=True), label).read()
 
