@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from spark_jetstream.errors import DataLossError, OptionError
-from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
 from spark_jetstream.source import as_of
 from spark_jetstream.streams.pull import look
@@ -501,28 +500,3 @@ def test_ten_thousand_keys_at_random(
             outcomes[kind, not refusal] += 1
     assert {kind for kind, right in outcomes if not right} == {"all", "group", "listed", "recent"}
     assert {kind for kind, right in outcomes if right} >= certain
-
-
-# Options
-
-
-@pytest.mark.parametrize(
-    ("streaming", "given", "said"),
-    [
-        (False, {"bucket": "b", "asOfRevision": "5", "history": "true"}, "options history and asOfRevision exclude"),
-        (False, {"bucket": "b", "asOfRevision": "5", "asOfTimestamp": "2026-01-01T00:00:00Z"}, "exclude each other"),
-        (False, {"objectBucket": "b", "asOfRevision": "5"}, "option asOfRevision has no meaning without bucket"),
-        (
-            False,
-            {"stream": "S", "asOfTimestamp": "2026-01-01T00:00:00Z"},
-            "asOfTimestamp has no meaning without bucket",
-        ),
-        (True, {"bucket": "b", "asOfRevision": "5"}, "option asOfRevision has no meaning in a streaming query: read"),
-        (False, {"bucket": "b", "asOfRevision": "0"}, "asOfRevision"),
-        (False, {"bucket": "b", "asOfTimestamp": "2026-01-01T00:00:00"}, "asOfTimestamp"),
-        (False, {"bucket": "b", "asOfRevision": "5", "startingOffsets": "earliest"}, "startingOffsets has no meaning"),
-    ],
-)
-def test_options_that_make_no_sense_together(streaming: bool, given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        SourceOptions.from_spark({"servers": "nats://127.0.0.1", **given}, streaming=streaming)
