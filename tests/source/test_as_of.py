@@ -21,9 +21,10 @@ from spark_jetstream.errors import DataLossError, OptionError
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
 from spark_jetstream.source import as_of
 from spark_jetstream.streams.pull import look
+from spark_jetstream.testing import NatsCluster
 from tests.support import calls
 from tests.support.calls import BUCKET_ROWS, data_source, rows_of
-from tests.support.keyed import make_bucket, name_of
+from tests.support.keyed import CONFIG, make_bucket, name_of
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream, Stream, iso, nanoseconds
@@ -383,6 +384,23 @@ def test_others_write_meanwhile(model: Make) -> None:
         writing.result()
     assert outcomes.total() == 10
     assert "k" in bucket.refused(asOfRevision=last)
+
+
+@pytest.mark.full
+def test_a_bucket_with_replicas_whose_leader_moves(nats_cluster: NatsCluster) -> None:
+    with Publisher(nats_cluster.urls[0]) as publisher:
+        config = {**CONFIG, "subjects": ["$KV.past.>"], "max_msgs_per_subject": 3, "num_replicas": 3}
+        bucket = Model(Stream(nats_cluster.urls[0], "KV_past", publisher, **config))
+        bucket.put("s", "s", "hot", "hot", "hot", "hot", "a", "new", "hot")
+        for way in ("consumer", "direct"):
+            for revision in (7, 8, 9):
+                assert bucket.read(asOfRevision=revision, readWith=way) == bucket.table(revision)
+            publisher.api("STREAM.LEADER.STEPDOWN.KV_past")
+            nats_cluster.leader_of("KV_past")
+        bucket.put("hot", "hot")
+        assert "key hot has 3 later ones, and" in bucket.refused(asOfRevision=7)
+        assert bucket.read(asOfRevision=7, keys="s,a") == bucket.table(7, "s,a")
+        bucket.bucket.delete()
 
 
 # Copies
