@@ -13,7 +13,6 @@ revisions in `after`, k the largest number of revisions that a key has in `befor
 | every revision up to R | m if there is one, whatever came later |
 | m, and none is missing between m and R | m |
 | m, in order | m: a later one up to R would have outlived it |
-| m, limit markers, n = 0 | m: a later one would have left a marker when it expired |
 | m, else | unknown: one between m and R may have expired by a TTL of its own, or was deleted |
 | no m, n > 0, in order, traced, complete, n < k, no purge | none: the bucket keeps k revisions of a key since R |
 | no m, n > 0, else | unknown: it may be beyond the history, purged or expired |
@@ -22,7 +21,8 @@ revisions in `after`, k the largest number of revisions that a key has in `befor
 
 In order: messages have no TTL of their own, none can be deleted alone (`deny_delete`), and the stream is no mirror (it
 never had what its origin lost while they were apart). Traced: no living key vanishes without a message: `deny_delete`,
-no mirror, nothing evicted (`max_msgs`, `max_bytes`), and limit markers or nothing expired. Complete: nothing is missing
+no mirror, nothing evicted (`max_msgs`, `max_bytes`), and limit markers or nothing expired. A server leaves a marker
+when a key loses its only message, not when an older one comes to light (seen with 2.15.1). Complete: nothing is missing
 in `after`; a deletion that a client has cleaned up (`PurgeDeletes`) is. k, not the limit of now, bounds what the
 history drops: the limit may have been smaller. Unknown is an error.
 
@@ -181,20 +181,19 @@ class _PastReader:
         prefix = state.first_kept > state.initial_seq
         single = state.deny_delete and not state.mirror and state.retention == "limits"
         in_order = single and not state.allow_msg_ttl
-        marked = single and state.subject_delete_marker_ttl > 0
+        marked = state.subject_delete_marker_ttl > 0
         # Also in a stream younger than max_age: a restored one is as young as its restoration.
         vanished = (prefix and state.evicts) or (not marked and (state.allow_msg_ttl or (prefix and state.max_age > 0)))
         traced = single and not vanished
 
         first, last = after.sequences[after.first], before.sequences[before.last]
-        later = np.isin(before.keys, after.keys)
         gaps = before.wanted & (revision - last > len(before.sequences) - 1 - before.last)
         fresh = after.wanted & ~np.isin(after.keys, before.keys)
         most = state.max_msgs_per_subject
         kept = min(int(before.counts.max(initial=0)), most)
         pushed = after.counts >= kept
         unsure = fresh & (pushed | after.purged | (not (in_order and traced and complete)))
-        outlived = gaps & (later | (not marked)) & (not in_order)
+        outlived = gaps & (not in_order)
         at = min((*last[outlived], *first[unsure]), default=None)
 
         literal = not any(set("*>") & set(name) for name in part.subjects)
