@@ -179,7 +179,8 @@ class _PastReader:
         complete = len(after.sequences) == state.last_seq - split
 
         prefix = state.first_kept > state.initial_seq
-        single = state.deny_delete and not state.mirror and state.retention == "limits"
+        lost = not state.deny_delete or state.allow_msg_schedules or state.retention != "limits"
+        single = not (lost or state.mirror)
         in_order = single and not state.allow_msg_ttl
         marked = state.subject_delete_marker_ttl > 0
         # Also in a stream younger than max_age: a restored one is as young as its restoration.
@@ -199,16 +200,18 @@ class _PastReader:
         literal = not any(set("*>") & set(name) for name in part.subjects)
         listed = literal and 0 < len(part.subjects) == np.count_nonzero(before.wanted) + np.count_nonzero(fresh)
         if at is None and (listed or (traced and complete and len(before.sequences))):
-            removable = np.isin(before.keys, after.keys[pushed | after.purged])
-            for sequence in (*last[gaps & removable], *first[fresh]) if state.num_replicas != 1 else ():
-                if self.requests.call(partial(message, stream=part.stream, sequence=int(sequence))) is None:
-                    raise self._unknown(f"revision {sequence} was removed while the table was read; read it again")
+            if state.num_replicas != 1:
+                self._confirm(revision)  # or fail: only where the leader may be asked, all of `before` has come
+                removable = np.isin(before.keys, after.keys[pushed | after.purged])
+                for sequence in map(int, (*last[gaps & removable], *first[fresh])):
+                    if not self._confirm(sequence):
+                        raise self._unknown(f"revision {sequence} was removed while the table was read; read it again")
             return
         key = "" if at is None else f"key {self._key(int(at))}"
         count, limit = int(after.counts[first == at].sum()), f"a larger history (max_msgs_per_subject {most})"
         causes = {
             "this mirror lacks some, and does not say why: read the bucket that it mirrors": state.mirror,
-            "some are missing, and its stream lets single ones be removed: set deny_delete": not single,
+            "some are missing, and its stream lets single ones be removed (no deny_delete, or schedules)": lost,
             f"{key} was purged, or has expired, by revision {at}: a deletion keeps old ones": at in first[after.purged],
             f"{key} has {count} later ones, and {kept} are sure to be kept: {limit} keeps more": at in first[pushed],
             f"one of {key} may have expired by a TTL of its own": at and state.allow_msg_ttl,
@@ -217,6 +220,10 @@ class _PastReader:
             "none up to it is left": True,
         }
         raise self._unknown(next(why for why, holds in causes.items() if holds))
+
+    def _confirm(self, sequence: int) -> bool:
+        """Whether the leader has a revision. Raises `PermissionDenied` if the account may not ask."""
+        return self.requests.call(partial(message, stream=self.part.stream, sequence=sequence)) is not None
 
     def _key(self, sequence: int) -> str:
         """Return the key of a revision, "" if it is gone by now."""
