@@ -179,13 +179,14 @@ class _PastReader:
         complete = len(after.sequences) == state.last_seq - split
 
         prefix = state.first_kept > state.initial_seq
-        lost = not state.deny_delete or state.allow_msg_schedules or state.retention != "limits"
-        single = not (lost or state.mirror)
-        in_order = single and not state.allow_msg_ttl
+        # Whether single revisions can go without a trace, whatever their age.
+        alone = not state.deny_delete or state.allow_msg_schedules or state.retention != "limits"
+        kept_together = not (alone or state.mirror)
+        in_order = kept_together and not state.allow_msg_ttl
         marked = state.subject_delete_marker_ttl > 0
         # Also in a stream younger than max_age: a restored one is as young as its restoration.
         vanished = (prefix and state.evicts) or (not marked and (state.allow_msg_ttl or (prefix and state.max_age > 0)))
-        traced = single and not vanished
+        traced = kept_together and not vanished
 
         first, last = after.sequences[after.first], before.sequences[before.last]
         gaps = before.wanted & (revision - last > len(before.sequences) - 1 - before.last)
@@ -211,7 +212,7 @@ class _PastReader:
         count, limit = int(after.counts[first == at].sum()), f"a larger history (max_msgs_per_subject {most})"
         causes = {
             "this mirror lacks some, and does not say why: read the bucket that it mirrors": state.mirror,
-            "some are missing, and its stream lets single ones be removed (no deny_delete, or schedules)": lost,
+            "some are missing, and its stream lets single ones be removed (no deny_delete, or schedules)": alone,
             f"{key} was purged, or has expired, by revision {at}: a deletion keeps old ones": at in first[after.purged],
             f"{key} has {count} later ones, and {kept} are sure to be kept: {limit} keeps more": at in first[pushed],
             f"one of {key} may have expired by a TTL of its own": at and state.allow_msg_ttl,
