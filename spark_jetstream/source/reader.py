@@ -31,6 +31,7 @@ from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.advice import READERS, advice
+from spark_jetstream.source.as_of import PastTable, plan_past, read_past
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
@@ -136,7 +137,9 @@ class _Source:
     def _read(self, part: TaskInput) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
         settings, label = self._pull_settings(), task_label()
-        if isinstance(part, TablePart):
+        if isinstance(part, PastTable):
+            yield from self._rows(read_past(self._connect, part, settings, label), part.stream)
+        elif isinstance(part, TablePart):
             yield from self._rows(read_table(self._connect, part, settings, label), part.stream)
         elif isinstance(part, SequenceRange) and options.object_bucket is None:
             # By what the planner chose: a work queue is always read directly.
@@ -198,12 +201,14 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             raise DataLossError(f"{error}; {_PLANNED_ONCE}") from None
 
     def _table(self) -> Sequence[TaskInput]:
-        """Return one task for the current table of a Key-Value bucket, and several for objects."""
+        """Return one task for the table of a Key-Value bucket, now or as it was, and several for objects."""
         options = self.options
         state, subjects = find_bucket(self._requests(), options)
         check_retention(state, options)
         direct = options.read_with == "direct"
         part = TablePart(state.name, state.created, subjects, direct)
+        if options.as_of is not None:
+            return [plan_past(part, self._requests(), state, options)]
         if options.object_bucket is None:
             if direct and state.max_msgs_per_subject != 1:
                 raise OptionError(
