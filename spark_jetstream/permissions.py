@@ -222,7 +222,7 @@ def _kv(names: Names) -> Names:
 
 
 def kv_read(names: Names) -> Lines:
-    cases = ("without keys, or with several", "one key, or the table of a bucket with history")
+    cases = ("without keys, with several, or as of the past", "one key, or the table of a bucket with history")
     return read(_kv(names), cases=cases)
 
 

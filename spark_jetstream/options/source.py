@@ -32,6 +32,7 @@ _OF_BATCH: dict[str, Any] = {"only": "batch", "instead": "stop the query, or use
 _OF_STREAM: dict[str, Any] = {"only": "stream", "instead": "bound a batch with endingOffsets or endingTimestamp"}
 _WAITING: dict[str, Any] = {"only": "stream", "instead": "a batch reads what is there when it starts"}
 _WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
+_TABLE: dict[str, Any] = {"only": "batch", "instead": "read one as a batch, with spark.read"}
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
@@ -71,7 +72,9 @@ class SourceOptions(SideOptions):
         after="includeHeaders",
     )
     object_bucket: str | None = option(
-        "the Object Store bucket to read; a streaming query also reads later objects", Identifier(251), after="history"
+        "the Object Store bucket to read; a streaming query also reads later objects",
+        Identifier(251),
+        after="asOfTimestamp",
     )
     subjects: tuple[str, ...] = option(
         "read only subjects that match one of these filters; the server filters",
@@ -142,6 +145,14 @@ class SourceOptions(SideOptions):
         "batch",
         "a stream has every revision as it comes",
     )
+    as_of_revision: int | None = option(
+        "read the table of `bucket` as it was when this revision, a sequence of its stream, was the last one",
+        Whole(1),
+        **_TABLE,
+    )
+    as_of_timestamp: int | None = option(
+        "read the table of `bucket` as it was at this time, before the first revision stored after it", Time(), **_TABLE
+    )
     path_glob_filter: str | None = option(
         "read only objects whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; needs `objectBucket`",
         NamePattern(),
@@ -193,6 +204,11 @@ class SourceOptions(SideOptions):
         return not self.streaming and (self.object_bucket is not None or (keyed and not self.history))
 
     @property
+    def as_of(self) -> str | None:
+        """The name of the option that asks for a bucket's table as it was, None if none does."""
+        return next((name for name in ("asOfRevision", "asOfTimestamp") if name in self.given()), None)
+
+    @property
     def row_columns(self) -> tuple[Column, ...]:
         """The columns that there are."""
         if self.bucket is not None:
@@ -204,6 +220,11 @@ class SourceOptions(SideOptions):
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
         given, kind = self.given(), self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        if self.as_of is not None and self.history:
+            raise OptionError(
+                f"options history and {self.as_of} exclude each other: {self.as_of} reads a table, not its revisions",
+                option=self.as_of,
+            )
         if self.counters:
             kind = "counters"
             if "includeHeaders" in given:

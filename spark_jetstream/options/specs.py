@@ -196,6 +196,7 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
         for one in ("streamPattern", "streamMetadata")
         for other in ("stream", "bucket", "objectBucket", "durable", "ensureStream")
     ),
+    ("asOfRevision", "asOfTimestamp"),
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
@@ -205,6 +206,8 @@ NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (
 NEEDED: Mapping[str, str] = {
     "keys": "bucket",
     "history": "bucket or counters",
+    "asOfRevision": "bucket",
+    "asOfTimestamp": "bucket",
     "pathGlobFilter": "objectBucket",
     "contentOff": "objectBucket",
     "maxTriggerDelay": "minMessagesPerTrigger",

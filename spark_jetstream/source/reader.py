@@ -33,6 +33,7 @@ from spark_jetstream.protocol.counters import counter_batch
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.advice import READERS, advice
+from spark_jetstream.source.as_of import PastTable, plan_past, read_past
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
@@ -139,7 +140,9 @@ class _Source:
     def _read(self, part: TaskInput) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
         settings, label = self._pull_settings(), task_label()
-        if isinstance(part, TablePart):
+        if isinstance(part, PastTable):
+            yield from self._rows(read_past(self._connect, part, settings, label), part.stream)
+        elif isinstance(part, TablePart):
             yield from self._rows(read_table(self._connect, part, settings, label), part.stream)
         elif isinstance(part, SequenceRange) and options.object_bucket is None:
             # By what the planner chose: a work queue is always read directly.
@@ -202,7 +205,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             raise DataLossError(f"{error}; {_PLANNED_ONCE}") from None
 
     def _table(self) -> Sequence[TaskInput]:
-        """Return one task for the table of a Key-Value bucket, one for each stream of counters, several for objects."""
+        """Return one task for the table of a Key-Value bucket, now or as it was; several for counters and objects."""
         options, requests = self.options, self._requests()
         if options.counters:
             names = options.streams
@@ -213,7 +216,10 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             contexts = {name: f"read stream {name} (option {options.chosen_by})" for name in names}
             states = self._existing(lambda: [requests.stream(name, context) for name, context in contexts.items()])
             return [self._table_of(state, options.subjects) for state in states]
-        part = self._table_of(*find_bucket(requests, options))
+        state, subjects = find_bucket(requests, options)
+        part = self._table_of(state, subjects)
+        if options.as_of is not None:
+            return [plan_past(part, requests, state, options)]
         if options.object_bucket is None:
             return [part]
         with advice():
@@ -223,7 +229,8 @@ class JetStreamBatchReader(_Source, DataSourceReader):
         options = self.options
         check_retention(state, options)
         direct = options.read_with == "direct"
-        if direct and options.object_bucket is None and state.max_msgs_per_subject != 1:
+        now = options.object_bucket is None and options.as_of is None
+        if direct and now and state.max_msgs_per_subject != 1:
             raise OptionError(
                 f"option readWith cannot be direct for the current table of {state.name}, which keeps more than one "
                 f"{'change of a counter' if options.counters else 'revision of a key'}: set readWith to consumer, or "

@@ -77,6 +77,8 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "counters": ("true", {}, True),
     "keys": ("eu.*, us.>", {"bucket": "b"}, ("eu.*", "us.>")),
     "history": ("true", {"bucket": "b"}, True),
+    "asOfRevision": ("5", {"bucket": "b"}, 5),
+    "asOfTimestamp": ("1772366400000", {"bucket": "b"}, 1_772_366_400_000_000_000),
     "pathGlobFilter": ("*.{csv,json}", {"objectBucket": "o"}, "*.{csv,json}"),
     "contentOff": ("true", {"objectBucket": "o"}, True),
     "ensureStream": ('{"subjects": ["a"]}', {}, '{"subjects": ["a"]}'),
@@ -215,7 +217,8 @@ NONE = {"stream": None}
 def both(one: str, other: str) -> dict[str, object]:
     """Two options with a value each, and what must stand beside the first."""
     values = {name: SOURCE_SAMPLES[name][0] for name in (one, other)}
-    return {**(NONE if {one} & (FOUND | {"bucket"}) else {}), **SOURCE_SAMPLES[one][1], **values}
+    beside = SOURCE_SAMPLES[one][1]
+    return {**(NONE if {one, *beside} & (FOUND | {"bucket"}) else {}), **beside, **values}
 
 
 # Where it is used, the options beside stream=ORDERS, the option that the error is about, and words in it.
@@ -290,6 +293,18 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         for name, text in (("endingOffsets", '{"ORDERS": 5}'), ("startingTimestamp", "0"), ("minPartitions", "2"))
     ),
     *(
+        (streaming, {**where, name: "5000000000000"}, name, why)
+        for name in ("asOfRevision", "asOfTimestamp")
+        for streaming, where, why in (
+            (STREAM, {**NONE, "bucket": "b"}, "in a streaming query: read one as a batch, with spark.read"),
+            (BATCH, {}, f"option {name} has no meaning without bucket"),
+            (BATCH, {**NONE, "objectBucket": "o"}, f"option {name} has no meaning without bucket"),
+            (BATCH, {**NONE, "bucket": "b", "history": "true"}, f"options history and {name} exclude each other"),
+        )
+    ),
+    (BATCH, {**NONE, "bucket": "b", "asOfRevision": "0"}, "asOfRevision", "must be a whole number from 1"),
+    (BATCH, {**NONE, "bucket": "b", "asOfTimestamp": "2026-03-01T12:00:00"}, "asOfTimestamp", "zone"),
+    *(
         (BATCH, {**NONE, "bucket": "b", name: text}, name, "which is read as it is now; history=true")
         for text, names in (
             ('{"b": 5}', ("startingOffsets", "endingOffsets")),
@@ -325,7 +340,12 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"startingTimestamp": "1772366400001", "endingTimestamp": "1772366400000"}, "endingTimestamp", "is before"),
     # pairs
     *(
-        (one != "endingOffsets", both(one, other), one, f"options {one} and {other} exclude each other")
+        (
+            one not in ("endingOffsets", "asOfRevision"),
+            both(one, other),
+            one,
+            f"options {one} and {other} exclude each other",
+        )
         for one, other in EXCLUSIVE
     ),
     (STREAM, {"tlsCertFile": "a"}, "tlsCertFile", "needs tlsKeyFile or tlsKeySecret beside it"),

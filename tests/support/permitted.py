@@ -160,7 +160,14 @@ def bucket_kv(account: Account, history: int = 5) -> None:
 
 
 def read_kv(account: Account, revisions: int = 3, **given: Any) -> None:
-    for how, count in (({}, 2), ({"keys": "x"}, 1), ({"keys": "x,y.*"}, 2), ({"history": "true"}, revisions)):
+    past = {"asOfRevision": 3, "keys": "x"}
+    for how, count in (
+        ({}, 2),
+        ({"keys": "x"}, 1),
+        ({"keys": "x,y.*"}, 2),
+        ({"history": "true"}, revisions),
+        (past, 1),
+    ):
         assert read(account, "value", bucket="b", **how, **given) == count
     assert follow(account, "value", bucket="b", **given) == revisions
 
