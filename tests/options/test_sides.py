@@ -18,6 +18,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.names import PublishSubject
 from spark_jetstream.options.specs import EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
+from spark_jetstream.schema import COUNTER_COLUMNS
 from spark_jetstream.sink.rows import subject_fault
 
 SECRET = "hunter2-never-shown"
@@ -73,6 +74,7 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "fetchTimeout": ("5s", {}, 5.0),
     "includeHeaders": ("false", {}, False),
     "readWith": ("Direct", {}, "direct"),
+    "counters": ("true", {}, True),
     "keys": ("eu.*, us.>", {"bucket": "b"}, ("eu.*", "us.>")),
     "history": ("true", {"bucket": "b"}, True),
     "asOfRevision": ("5", {"bucket": "b"}, 5),
@@ -191,6 +193,9 @@ def test_what_may_stand_together() -> None:
     assert (objects.read_streams, objects.named("OBJ_o"), objects.table) == (("OBJ_o",), "o", True)
     revisions = source(BATCH, stream=None, bucket="b", history="true", endingOffsets='{"b": 5}')
     assert (revisions.table, source().table) == (False, False)
+    assert [source(each, counters="true").table for each in (BATCH, STREAM)] == [True, False]
+    changes = source(BATCH, counters="true", history="true", endingOffsets='{"ORDERS": 5}')
+    assert (changes.table, changes.row_columns) == (False, COUNTER_COLUMNS)
     assert connection(servers="wss://a", tlsCaFile="/ca").tls_ca_file == "/ca"
     assert connection(servers="nats://me:x@a") == connection(servers="nats://a", user="me", password="x")
     assert connection(servers="nats://t%40k@a,b") == connection(servers="nats://a,nats://b", token="t@k")
@@ -277,7 +282,16 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {**NONE, "bucket": "b", "startingOffsets": '{"c": 5}'}, "startingOffsets", 'names bucket "c", which'),
     (STREAM, {**NONE, "bucket": "b", "history": "true"}, "history", "a stream has every revision as it comes"),
     (STREAM, {"keys": "a"}, "keys", "option keys has no meaning without bucket"),
-    (BATCH, {"history": "true"}, "history", "option history has no meaning without bucket"),
+    (BATCH, {"history": "true"}, "history", "option history has no meaning without bucket or counters"),
+    (BATCH, {"history": "true", "counters": "false"}, "history", "option history has no meaning without bucket or"),
+    # counters
+    (STREAM, {**NONE, "bucket": "b", "counters": "true"}, "counters", "no meaning with bucket: counters are in a str"),
+    (BATCH, {**NONE, "objectBucket": "o", "counters": "true"}, "counters", "counters are in a stream"),
+    (STREAM, {"counters": "true", "includeHeaders": "true"}, "includeHeaders", "with counters: its rows have no head"),
+    *(
+        (BATCH, {"counters": "true", name: text}, name, "a batch with counters, which is read as it is now; history=")
+        for name, text in (("endingOffsets", '{"ORDERS": 5}'), ("startingTimestamp", "0"), ("minPartitions", "2"))
+    ),
     *(
         (streaming, {**where, name: "5000000000000"}, name, why)
         for name in ("asOfRevision", "asOfTimestamp")

@@ -29,7 +29,7 @@ need = partial(needed, inbox_prefix=INBOX)
 
 
 def column(name: str) -> StructType:
-    return StructType().add(name, BinaryType())
+    return StructType().add(name, StringType() if name == "subject" else BinaryType())
 
 
 def read(account: Account, what: str = "data", **given: Any) -> int:
@@ -94,6 +94,19 @@ def read_untidily(account: Account) -> None:
     staying = account.ask("CONSUMER.LIST.S")["consumers"]
     assert staying
     assert all(consumer["config"]["inactive_threshold"] == 30 * 10**9 for consumer in staying)
+
+
+def counters(account: Account) -> None:
+    account.make("S", allow_msg_counter=True, allow_direct=True)
+
+
+def read_counters(account: Account) -> None:
+    """What is written as well, as the admin."""
+    written = batch(subject=["s.a", "s.b", "s.a"], incr=["1", "2", "3"])
+    assert Sink(account.admin).write([written]).stored == 3
+    for how, count in (({}, 2), ({"subjects": "s.a"}, 1), ({"subjects": "s.a,s.b"}, 2), ({"history": "true"}, 3)):
+        assert read(account, "subject", stream="S", counters="true", **how) == count
+    assert follow(account, "subject", stream="S", counters="true") == 3
 
 
 def read_one_filter(account: Account) -> None:
