@@ -222,7 +222,7 @@ def _kv(names: Names) -> Names:
 
 
 def kv_read(names: Names) -> Lines:
-    cases = ("without keys, or with several", "one key, or the table of a bucket with history")
+    cases = ("without keys, with several, or as of the past", "one key, or the table of a bucket with history")
     return read(_kv(names), cases=cases)
 
 
@@ -345,6 +345,15 @@ def kv(names: Names) -> Lines:
     yield Permission(bucket.api(jsapi.STREAM_PURGE), "purge_deletes")
 
 
+def counters(names: Names) -> Lines:
+    yield Permission(names.api(jsapi.STREAM_NAMES), "which stream captures a subject", "without stream")
+    yield Permission(names.api(jsapi.STREAM_INFO), "list")
+    yield Permission(names.api(jsapi.MESSAGE_GET), "get; list of replicas")
+    yield from _reading(names, [(">", "list"), ("", "list without a subject, or with several")])
+    for subject in names.subjects or ():
+        yield Permission(subject, "increment")
+
+
 def object_store(names: Names) -> Lines:
     bucket = _objects(names)
     metas, chunks = objects.meta_filter(names.bucket), objects.chunk_subject(names.bucket, "*")
@@ -391,6 +400,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "admin-streams": ("create, change, purge and delete streams, besides looking at them", _listed("admin-streams")),
     "admin-consumers": ("create, change, use, delete consumers, besides looking at them", _listed("admin-consumers")),
     "admin-messages": ("read and remove single messages", _listed("admin-messages")),
+    "admin-counters": ("read counters, and add to those of the given subjects", counters),
     "admin-backup": ("back up a stream", _listed("admin-backup")),
     "admin-restore": ("restore a stream", _listed("admin-restore")),
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),

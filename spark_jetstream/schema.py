@@ -1,4 +1,4 @@
-"""The only lists of the columns that rows of a stream, a Key-Value bucket and an Object Store bucket have.
+"""The only lists of the columns that rows of streams, counters, Key-Value buckets and Object Store buckets have.
 
 The Arrow types are those that Spark derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time
 zone UTC), because the first batch that a reader yields must equal that schema in names, types and nullability. All
@@ -41,6 +41,16 @@ BUCKET_COLUMNS: tuple[Column, ...] = (
     Column("value", pa.binary(), "binary"),
     Column("revision", pa.int64(), "bigint"),
     Column("operation", pa.string(), "string"),
+    Column("timestamp", pa.timestamp("us", tz="UTC"), "timestamp"),
+)
+
+COUNTER_COLUMNS: tuple[Column, ...] = (
+    Column("stream", pa.string(), "string"),
+    Column("subject", pa.string(), "string"),
+    Column("value", pa.string(), "string"),
+    Column("incr", pa.string(), "string"),
+    Column("sources", pa.map_(pa.string(), pa.map_(pa.string(), pa.string())), "map<string,map<string,string>>"),
+    Column("sequence", pa.int64(), "bigint"),
     Column("timestamp", pa.timestamp("us", tz="UTC"), "timestamp"),
 )
 

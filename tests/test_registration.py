@@ -250,8 +250,8 @@ def test_a_table_takes_its_options_when_it_is_read(spark: SparkSession, stream: 
             spark.table(table).collect()
         assert refusal(caught.value) == (
             "OptionError",
-            "option stream is required: the name of the stream to read (or streamPattern, streamMetadata, "
-            "bucket, objectBucket)",
+            "option stream is required: the name of the stream to read (or streamPattern, streamMetadata, bucket, "
+            "objectBucket)",
         )
     finally:
         spark.sql(f"DROP TABLE {table}")

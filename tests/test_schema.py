@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from spark_jetstream.errors import SchemaError
-from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema, select_columns
+from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, COUNTER_COLUMNS, arrow_schema, select_columns
 
 SPARK_TYPES: dict[str, DataType] = {
     "stream": StringType(),
@@ -37,6 +37,11 @@ def test_the_arrow_schema_is_the_one_spark_expects(names: tuple[str, ...]) -> No
     # Equality of list and map types overlooks the names of the fields inside them, which the text shows.
     assert str(ours) == str(sparks)
     assert [field.nullable for field in ours] == [True] * len(names)
+
+
+def test_the_sources_of_a_counter_are_as_spark_expects() -> None:
+    sparks = to_arrow_schema(StructType().add("sources", MapType(StringType(), MapType(StringType(), StringType()))))
+    assert str(arrow_schema(["sources"], COUNTER_COLUMNS)) == str(sparks)
 
 
 def test_a_subset_in_any_order_is_kept_as_given() -> None:

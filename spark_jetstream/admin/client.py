@@ -17,6 +17,7 @@ from spark_jetstream.admin.backup import Backup, Progress
 from spark_jetstream.admin.backup_files import draft_folder
 from spark_jetstream.admin.cluster import Cluster
 from spark_jetstream.admin.consumers import Consumers
+from spark_jetstream.admin.counters import Counters
 from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.events import Events
 from spark_jetstream.admin.kv import KeyValue
@@ -195,9 +196,9 @@ class JetStreamAdmin:
             for lag in admin.lag():
                 print(lag.stream, lag.consumer, lag.total, lag.age)
 
-    ``streams``, ``consumers``, ``messages``, ``account``, ``cluster``, ``events``, ``kv`` and ``objects`` have the
-    methods. Options are the connection options of ``docs/options.md``; case does not matter. The first method sends the
-    first request.
+    ``streams``, ``consumers``, ``messages``, ``counters``, ``account``, ``cluster``, ``events``, ``kv`` and ``objects``
+    have the methods. Options are the connection options of ``docs/options.md``; case does not matter. The first method
+    sends the first request.
 
     All methods block. Any thread may call them, also one that runs an event loop (a notebook), and a forked child. The
     connection is shared with everything in this process that has the same options, such as Spark's readers, and stays
@@ -219,6 +220,7 @@ class JetStreamAdmin:
         self.streams = Streams(api)
         self.consumers = Consumers(api)
         self.messages = Messages(api)
+        self.counters = Counters(api)
         self.account = Account(api)
         self.cluster = Cluster(api)
         self.kv = KeyValue(api)

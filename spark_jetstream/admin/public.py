@@ -4,6 +4,8 @@ from spark_jetstream.admin.balance import LeaderMove as LeaderMove
 from spark_jetstream.admin.client import ConsumerLag as ConsumerLag
 from spark_jetstream.admin.client import JetStreamAdmin as JetStreamAdmin
 from spark_jetstream.admin.client import OriginLag as OriginLag
+from spark_jetstream.admin.counters import Counter as Counter
+from spark_jetstream.admin.counters import Counters as Counters
 from spark_jetstream.admin.deliveries import DeliveredMessage as DeliveredMessage
 from spark_jetstream.admin.descriptions import template as template
 from spark_jetstream.admin.event_parsing import parse_event as parse_event

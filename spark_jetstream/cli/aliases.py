@@ -28,7 +28,7 @@ _LOOKS = "list=ls l=ls report=ls nfo=info i=info"
 
 COMMANDS: Table = {
     "": _names(
-        """s=stream st=stream str=stream ms=stream c=consumer con=consumer obs=consumer obj=object a=account
+        """ctr=counter s=stream st=stream str=stream ms=stream c=consumer con=consumer obs=consumer obj=object a=account
         event=events e=events ctx=context srv=server sys=server system=server publish=pub subscribe=sub req=request"""
     ),
     "account": _names("nfo=info snapshot=backup"),
@@ -37,6 +37,7 @@ COMMANDS: Table = {
     "server": _names("i=info list=ping ls=ping"),
     "stream": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find subj=subjects rmm=delete-msg snapshot=backup"),
     "consumer": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find state=info"),
+    "counter": _names("list=ls l=ls increment=incr i=incr"),
     "schema": _names("search=ls find=ls info=show view=show check=validate"),
     "kv": _names("new=add list=ls status=info view=info"),
     "object": _names(f"{_CHANGES} {_LOOKS} show=info status=info"),
@@ -47,7 +48,6 @@ COMMAND_HINTS: Table = _hints(
         "": {
             "top graph audit": "server ping --json shows what each server does, lag --watch what waits",
             "latency": "rtt measures round trips, bench the speed of source and sink",
-            "counter ctr": "pub SUBJECT '' -H Nats-Incr:1 counts, stream get STREAM --last SUBJECT shows the value",
             "auth": "this command makes no operators, accounts or users; context save stores a login",
             "errors err error governor gov plugins service micro trace": "this command is for what JetStream stores",
         },
@@ -66,6 +66,10 @@ COMMAND_HINTS: Table = _hints(
             "account config generate gen mappings mapping passwd mkpasswd pass password": (
                 "this command does not configure servers"
             ),
+        },
+        "counter": {
+            "view v": "counter get SUBJECT --json",
+            "decrement decr dec d": "counter incr SUBJECT -- -5",
         },
         "stream": {"graph": "lag STREAM --watch", "cluster c": "stream step-down, or stream peer-remove"},
         "consumer": {"sub": "consumer next", "graph": "lag STREAM --watch", "cluster c": "consumer step-down"},

@@ -24,6 +24,7 @@ try:
     from spark_jetstream.cli.consumer import consumers
     from spark_jetstream.cli.context import contexts, rtt
     from spark_jetstream.cli.core import core
+    from spark_jetstream.cli.counter import counter
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
     from spark_jetstream.cli.help import Command, Group, WrongUsage, first_sentence
@@ -113,7 +114,7 @@ def cheat(
     out.json([{"example": example, "help": help} for example, help in examples.items()])
 
 
-admin = (account, cluster, streams, consumers, find, pub, core, kv, objects, lag, checks, events, schemas)
+admin = (account, cluster, streams, consumers, find, pub, core, counter, kv, objects, lag, checks, events, schemas)
 for group in (server, *admin, doctor, bench, contexts, rtt):
     app.add_typer(group)
 

@@ -331,7 +331,8 @@ def _check_writable(info: StreamInfo, subject: str | None) -> Iterator[Finding]:
         text = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
         yield warning("writing", text, "write to a stream without it: a server cannot change it")
     else:
-        yield ok("writing", f"takes {subject or ', '.join(config.subjects)}")
+        what = "increments (column incr) at " if config.allow_msg_counter else ""
+        yield ok("writing", f"takes {what}{subject or ', '.join(config.subjects)}")
 
 
 def _check_room(info: StreamInfo) -> Iterator[Finding]:

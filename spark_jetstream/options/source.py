@@ -13,22 +13,25 @@ from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name
 from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, WHAT, OnConflict, Side, option
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.stream import ReadWith
-from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, COUNTER_COLUMNS, OBJECT_COLUMNS, Column
 
 #: What has no meaning for a bucket, with what is meant instead.
 _NOT_FOR_BUCKETS = {
     "subjects": "use keys",
     "includeHeaders": "its rows have no headers",
+    "counters": "counters are in a stream",
     "ensureStream": NOT_MADE.format("kv"),
 }
 _NOT_FOR_OBJECTS = {
     "subjects": "use pathGlobFilter",
     "includeHeaders": "leave headers out of the schema",
+    "counters": "counters are in a stream",
     "ensureStream": NOT_MADE.format("object"),
 }
 _OF_BATCH: dict[str, Any] = {"only": "batch", "instead": "stop the query, or use trigger(availableNow=True)"}
 _OF_STREAM: dict[str, Any] = {"only": "stream", "instead": "bound a batch with endingOffsets or endingTimestamp"}
 _WAITING: dict[str, Any] = {"only": "stream", "instead": "a batch reads what is there when it starts"}
+_TABLE: dict[str, Any] = {"only": "batch", "instead": "read one as a batch, with spark.read"}
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
@@ -69,7 +72,9 @@ class SourceOptions(SideOptions):
         after="includeHeaders",
     )
     object_bucket: str | None = option(
-        "the Object Store bucket to read; a streaming query also reads later objects", Identifier(251), after="history"
+        "the Object Store bucket to read; a streaming query also reads later objects",
+        Identifier(251),
+        after="asOfTimestamp",
     )
     subjects: tuple[str, ...] = option(
         "read only subjects that match one of these filters; the server filters",
@@ -120,17 +125,33 @@ class SourceOptions(SideOptions):
         instead="a batch keeps no position",
         after="readWith",
     )
+    counters: bool = option(
+        "`true` reads streams of counters (`allow_msg_counter`): a batch reads the value of each, a streaming query "
+        "each change",
+        Flag(),
+        "false",
+        after="includeHeaders",
+    )
     keys: tuple[str, ...] = option(
         "read only keys that match one of these filters; needs `bucket`",
         CommaList(KeyFilter(), "keys", ", or of filters of them with * and >", apart=True),
         value=(),
     )
     history: bool = option(
-        "`true` reads every revision that the bucket keeps, not only the latest of each key; needs `bucket`",
+        "`true` reads every revision that the bucket keeps, not only the latest of each key, or every change of a "
+        "counter; needs `bucket` or `counters`",
         Flag(),
         "false",
         "batch",
         "a stream has every revision as it comes",
+    )
+    as_of_revision: int | None = option(
+        "read the table of `bucket` as it was when this revision, a sequence of its stream, was the last one",
+        Whole(1),
+        **_TABLE,
+    )
+    as_of_timestamp: int | None = option(
+        "read the table of `bucket` as it was at this time, before the first revision stored after it", Time(), **_TABLE
     )
     path_glob_filter: str | None = option(
         "read only objects whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; needs `objectBucket`",
@@ -178,25 +199,48 @@ class SourceOptions(SideOptions):
 
     @property
     def table(self) -> bool:
-        """Whether a bucket is read as it is now, and not by its revisions."""
-        return not self.streaming and (self.object_bucket is not None or (self.bucket is not None and not self.history))
+        """Whether a bucket or counters are read as they are now, and not by their changes."""
+        keyed = self.bucket is not None or self.counters
+        return not self.streaming and (self.object_bucket is not None or (keyed and not self.history))
+
+    @property
+    def as_of(self) -> str | None:
+        """The name of the option that asks for a bucket's table as it was, None if none does."""
+        return next((name for name in ("asOfRevision", "asOfTimestamp") if name in self.given()), None)
 
     @property
     def row_columns(self) -> tuple[Column, ...]:
         """The columns that there are."""
         if self.bucket is not None:
             return BUCKET_COLUMNS
+        if self.counters:
+            return COUNTER_COLUMNS
         return COLUMNS if self.object_bucket is None else OBJECT_COLUMNS
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
         given, kind = self.given(), self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        if self.as_of is not None and self.history:
+            raise OptionError(
+                f"options history and {self.as_of} exclude each other: {self.as_of} reads a table, not its revisions",
+                option=self.as_of,
+            )
+        if self.counters:
+            kind = "counters"
+            if "includeHeaders" in given:
+                raise OptionError(
+                    "option includeHeaders has no meaning with counters: its rows have no headers",
+                    option="includeHeaders",
+                )
+        elif self.history and not kind:
+            raise OptionError("option history has no meaning without bucket or counters", option="history")
         if not kind or not self.table:
             return self
-        also = ("minPartitions", "maxMessagesPerPartition") if kind == "bucket" else ()
+        kept = {"bucket": "revisions", "counters": "changes"}.get(kind)
+        also = ("minPartitions", "maxMessagesPerPartition") if kept else ()
         for name in (*_POSITIONS, *also):
             if name in given:
-                hint = "; history=true reads its revisions" if kind == "bucket" else ""
+                hint = f"; history=true reads its {kept}" if kept else ""
                 raise OptionError(
                     f"option {name} has no meaning for a batch with {kind}, which is read as it is now{hint}",
                     option=name,

@@ -169,7 +169,7 @@ class Options(BaseModel):
             if one in given and other in given:
                 raise OptionError(f"options {one} and {other} exclude each other", option=one)
         for name, needed in NEEDED.items():
-            if name in given and needed not in given:
+            if name in given and given.isdisjoint(needed.split(" or ")):
                 raise OptionError(f"option {name} has no meaning without {needed}", option=name)
         return self
 
@@ -199,15 +199,18 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
         for one in ("streamPattern", "streamMetadata")
         for other in ("stream", "bucket", "objectBucket", "durable", "ensureStream")
     ),
+    ("asOfRevision", "asOfTimestamp"),
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
 NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (spark-jetstream {} add)"
 
-#: What an option needs beside it to mean anything.
+#: What an option needs beside it to mean anything: an option, or one of several.
 NEEDED: Mapping[str, str] = {
     "keys": "bucket",
-    "history": "bucket",
+    "history": "bucket or counters",
+    "asOfRevision": "bucket",
+    "asOfTimestamp": "bucket",
     "pathGlobFilter": "objectBucket",
     "contentOff": "objectBucket",
     "maxTriggerDelay": "minMessagesPerTrigger",

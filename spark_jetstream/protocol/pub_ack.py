@@ -1,7 +1,8 @@
 """Reads the acknowledgements of published rows, in bulk, and says what a refusal means for its row. Pure.
 
 A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
-message id, or with an error object; a subject that no stream listens on gives a status line, ``NATS/1.0 503``.
+message id, with ``,"val":"5"`` for the new value of a counter, or with an error object; a subject that no stream
+listens on gives a status line, ``NATS/1.0 503``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ NO_STREAM = 503
 """Status of an answer: no stream captures the subject (``err_code`` 0)."""
 
 _DUPLICATE = b',"duplicate": true}'
-_ZERO, _BRACE = ord("0"), ord("}")
+_COUNTER = b',"val":"'
+_ZERO, _NINE, _MINUS, _BRACE, _QUOTE = b'09-}"'
 # The forms that the fast path reads; one with anything else in it is read one by one.
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _PLAIN_ANSWER = re.compile(
-    rb'(\{"stream":%b,(?:"domain":%b,)?"seq":)\d+(?:\}|%b)' % (_STRING, _STRING, re.escape(_DUPLICATE))
+    rb'(\{"stream":%b,(?:"domain":%b,)?"seq":)\d+(?:\}|%b|%b-?\d+"\})'
+    % (_STRING, _STRING, re.escape(_DUPLICATE), _COUNTER)
 )
 
 
@@ -116,6 +119,14 @@ class AckReader:
         octets = np.frombuffer(frames.data, np.uint8)
         duplicate = begins_with(frames.data, stop - len(_DUPLICATE), _DUPLICATE)
         number_end = stop - np.where(duplicate, len(_DUPLICATE), 1)
+        counted = np.flatnonzero(octets[stop - 2] == _QUOTE)
+        if len(counted):
+            # Between the last two quotes are digits, perhaps with a sign: what stands before them must be their name.
+            others = np.flatnonzero((octets < _ZERO) | (octets > _NINE))
+            before = others[others.searchsorted(stop[counted] - 2) - 1]
+            name = before - (octets[before] == _MINUS) - (len(_COUNTER) - 1)
+            named = begins_with(frames.data, name, _COUNTER)
+            number_end[counted[named]] = name[named]
         sequences, good = parse_unsigned(frames.data, start + len(prefix), number_end)
         good &= (octets[stop - 1] == _BRACE) & (octets[start + len(prefix)] != _ZERO)
         if good.any():
@@ -191,6 +202,12 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10164: (Outcome.LOOK, _WRONG_SEQUENCE),
     10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
     10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl or schedule_ttl"),
+    # An increment of a counter:
+    10168: (Outcome.REFUSED, "counters need a stream made with allow_msg_counter; for another one, drop column incr"),
+    10169: (Outcome.REFUSED, "the stream holds counters (allow_msg_counter): give each row a value in column incr"),
+    10170: (Outcome.REFUSED, "a row with column incr has no payload: leave column data null"),
+    10171: (Outcome.REFUSED, "column incr takes an integer, and allows no other demand on the server"),
+    10172: (Outcome.REFUSED, "the last message on this subject is broken: delete it, whose increment is then lost"),
     10188: (Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop column schedule"),
     10189: (
         Outcome.REFUSED,

@@ -62,9 +62,11 @@ class StreamSummary:
     in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``persist_mode`` is
     ``async`` where the server acknowledges what it has not stored yet (server 2.12, ADR-56). ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
-    have a TTL of their own (server 2.11, ADR-43). ``deny_purge``: the stream refuses to be purged.
-    ``allow_msg_schedules``: messages may be schedules (server 2.12, ADR-51). ``allow_rollup_hdrs``: they may remove
-    others.
+    have a TTL of their own (server 2.11, ADR-43). ``subject_delete_marker_ttl`` (ns) > 0: a marker takes the place of a
+    subject's only message when it expires. ``deny_purge``: the stream refuses to be purged; ``deny_delete``: single
+    messages cannot be deleted. ``allow_msg_schedules``: messages may be schedules (server 2.12, ADR-51).
+    ``allow_rollup_hdrs``: they may remove others. ``initial_seq`` is the first sequence that the stream has ever used.
+    ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49).
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
 
     A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
@@ -98,9 +100,13 @@ class StreamSummary:
     sealed: bool = False
     mirror: bool = False
     allow_msg_ttl: bool = False
+    allow_msg_counter: bool = False
     deny_purge: bool = False
     allow_msg_schedules: bool = False
     allow_rollup_hdrs: bool = False
+    deny_delete: bool = False
+    subject_delete_marker_ttl: int = 0
+    initial_seq: int = 1
     num_replicas: int = 0
     clustered: bool = False
     led: bool = True
@@ -137,6 +143,7 @@ _SETTINGS = (
     *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
     *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge", "discard", "storage", "persist_mode"),
     *("allow_msg_schedules", "allow_rollup_hdrs"),
+    *("deny_delete", "subject_delete_marker_ttl", "allow_msg_counter"),
 )
 
 
@@ -167,6 +174,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         server_time=reply_time(body, "ts", context),
         duplicate_window=jsapi.field(body, "config.duplicate_window", int, context, 0) / _SECOND,
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
+        initial_seq=max(1, jsapi.field(body, "config.first_seq", int, context, 1)),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),
         **_leadership(body, context),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.conventions import DEAD_LETTER
 from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.rows import SERVER_HEADERS, RefusedRow, Rows
+from spark_jetstream.sink.rows import INCREMENT, SERVER_HEADERS, RefusedRow, Rows
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
@@ -41,6 +41,8 @@ def dead_letters(
             DEAD_LETTER + b"Reason: " + _one_line(row.reason.encode()),
             DEAD_LETTER + b"Error-Code: %d" % row.err_code,
         ]
+        if row.lines.startswith(INCREMENT):
+            own.append(DEAD_LETTER + b"Incr: " + _one_line(row.lines.removeprefix(INCREMENT).partition(b"\r\n")[0]))
         cut = DEAD_LETTER + b"Size: %d" % len(payload)
         kept = [line for line in row.lines.split(b"\r\n") if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])]
         fixed = [*own, cut]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.sink.rows import NO_BYTES, IntArray, Rows, decimal, piece
+from spark_jetstream.sink.rows import INCREMENT, NO_BYTES, IntArray, Rows, decimal, piece
 
 _CR_LF = b"\r\n"
 _VERSION = b"NATS/1.0\r\n"
@@ -44,13 +44,17 @@ class Encoded:
         return memoryview(self.data)[int(self.bounds[first]) : int(self.bounds[last])]
 
 
-def _own_lines(ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
+def _own_lines(rows: Rows, ids: pa.BinaryArray | None, stream: str | None) -> pa.BinaryArray | bytes:
     """The sink's own header lines: bytes if they are the same for every row, empty if there are none."""
     expected = b"" if stream is None else f"Nats-Expected-Stream: {stream}\r\n".encode()
+    before = piece(expected)
+    if expected and pc.any(counting := pc.starts_with(rows.lines, INCREMENT)).as_py():
+        # A server refuses an increment with this header (error 10171). The acknowledgement names the stream.
+        before = pc.if_else(counting, _NOTHING, before)
     if ids is None:
-        return expected
-    named = pc.binary_join_element_wise(piece(expected + b"Nats-Msg-Id: "), ids, _LINE_END, _NOTHING)
-    return pc.fill_null(named, expected) if named.null_count else named
+        return before if isinstance(before, pa.Array) else expected
+    named = pc.binary_join_element_wise(before, piece(b"Nats-Msg-Id: "), ids, _LINE_END, _NOTHING)
+    return pc.coalesce(named, before) if named.null_count else named
 
 
 def encode(
@@ -59,10 +63,10 @@ def encode(
     """Return the frames of rows. Row i asks for its acknowledgement at `<inbox>.<first_number + i>`.
 
     With `shared` all rows ask for it at `<inbox>.<first_number>`. `ids` are message ids, null for a row without one.
-    Only `stream` may store the rows, if it is given.
+    Only `stream` may store the rows, if it is given; increments of counters do not say so.
     """
     count = len(rows)
-    own = _own_lines(ids, stream)
+    own = _own_lines(rows, ids, stream)
     line_size = _sizes(rows.lines)
     own_size = len(own) if isinstance(own, bytes) else _sizes(own)
     headed = own_size + line_size > 0

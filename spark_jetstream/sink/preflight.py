@@ -24,6 +24,7 @@ from spark_jetstream.errors import (
     OptionError,
     PermissionDenied,
     RequestTimeout,
+    SchemaError,
     StreamExists,
     StreamNotFound,
 )
@@ -43,7 +44,8 @@ HINT = " (option objectBucket)"
 """The end of errors about an Object Store bucket."""
 
 #: Columns that need a setting of the stream.
-_SETTINGS = {"schedule": "allow_msg_schedules", "rollup": "allow_rollup_hdrs"}
+_SETTINGS = {"incr": "allow_msg_counter", "schedule": "allow_msg_schedules", "rollup": "allow_rollup_hdrs"}
+_COUNTING_SERVERS = (2, 12, 0)  # older ones would store increments as messages without payload
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
@@ -56,7 +58,8 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     `columns` are the names of the columns of rows for subjects: some of them need a setting of the stream.
     Return the Key-Value bucket, without a name for a write to something else. A bucket that the account cannot see
     counts as one that is no mirror. Raises `OptionError` if the options do not fit the stream, `DeliveryError` if
-    exactly-once is not possible, `StreamNotFound`, and what `connect` raises.
+    exactly-once is not possible, `SchemaError` for a column that the server is too old for, `StreamNotFound`, and what
+    `connect` raises.
     """
     needs = frozenset(columns).intersection(_SETTINGS)
     _check_columns(options, needs)
@@ -68,6 +71,9 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     times = options.connection
     starts = checked is None and not options.streaming
     connection = connect(times.connect_timeout if starts else times.retry_timeout)
+    if "incr" in needs and connection.server_version < _COUNTING_SERVERS:
+        version = ".".join(map(str, connection.server_version))
+        raise SchemaError(f'column "incr" needs nats-server 2.12, and this one is {version}')
     # A micro-batch waits long for the checks only if delivery exactly-once or column schedule needs them.
     brief = starts or (checked is None and options.delivery != "exactly-once" and "schedule" not in needs)
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
@@ -198,8 +204,9 @@ class _Check:
 
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
-    if needs and options.stream is None:
-        raise OptionError(f'option stream must name the stream for column "{min(needs)}"', option="stream")
+    named = sorted(needs - {"incr"})
+    if named and options.stream is None:
+        raise OptionError(f'option stream must name the stream for column "{named[0]}"', option="stream")
     if "rollup" in needs and options.delivery == "exactly-once":
         raise DeliveryError(
             'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that a second '
@@ -245,10 +252,10 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
             option="subject",
         )
     for column in sorted(needs):
-        if not getattr(state, _SETTINGS[column]):
-            raise OptionError(
-                f'option stream: {name} refuses column "{column}": set {_SETTINGS[column]} on it', option="stream"
-            )
+        setting = _SETTINGS[column]
+        if not getattr(state, setting):
+            mend = f"it was made without {setting}" if column == "incr" else f"set {setting} on it"
+            raise OptionError(f'option stream: {name} refuses column "{column}": {mend}', option="stream")
     if options.delivery == "exactly-once":
         refuse_unfit(state)
     _warn_of_early_acks(state, options)

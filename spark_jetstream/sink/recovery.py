@@ -14,7 +14,7 @@ from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.pub_ack import Outcome
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
-from spark_jetstream.sink.rows import RefusedRow
+from spark_jetstream.sink.rows import INCREMENT, RefusedRow
 from spark_jetstream.sink.target import Target
 from spark_jetstream.sink.window import InFlight
 from spark_jetstream.streams.lookup import RawMessage, message, next_message, streams_of, why_silent
@@ -87,7 +87,7 @@ class Recovery:
                 return
             if stored is None:
                 continue
-            candidates = alike.get((stored.subject, stored.data), [])
+            candidates = alike.get((stored.subject, _payload(stored)), [])
             index = next((index for index in candidates if _is_row(stored, flight.portion.row(index))), None)
             if index is not None:
                 candidates.remove(index)
@@ -160,4 +160,9 @@ def _is_row(stored: RawMessage, row: RefusedRow) -> bool:
     headers = set(stored.headers.split(b"\r\n"))
     if row.message_id is not None:
         return b"Nats-Msg-Id: " + row.message_id in headers
-    return stored.data == row.data and headers.issuperset(row.lines.split(b"\r\n"))
+    return _payload(stored) == row.data and headers.issuperset(row.lines.split(b"\r\n"))
+
+
+def _payload(stored: RawMessage) -> bytes:
+    """Return what was published. In place of an increment's empty payload the server stores the counter's value."""
+    return b"" if b"\r\n" + INCREMENT in stored.headers else stored.data

@@ -22,6 +22,7 @@ IntArray = npt.NDArray[np.int64]
 
 Types = Mapping[str, tuple[str, ...]]
 TEXT, BYTES, NUMBER, TIME = ("string",), ("binary", "string"), ("bigint",), ("timestamp",)
+WHOLE = ("string", "tinyint", "smallint", "int", "bigint", "decimal(p,0)")
 MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
 
@@ -34,8 +35,11 @@ SERVER_HEADERS = re.compile(
 )
 #: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
 COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")
-#: Those of them that columns ask for (ADR-51).
+INCREMENT = b"Nats-Incr: "
+"""What the header lines of a row that changes a counter begin with, and those of no other row."""
+#: Those of them that columns ask for (ADR-49, ADR-51).
 COMMAND_COLUMNS = {
+    b"Nats-Incr": "incr",
     b"Nats-Schedule": "schedule",
     b"Nats-Schedule-Target": "schedule_target",
     b"Nats-Schedule-TTL": "schedule_ttl",
@@ -45,6 +49,7 @@ _PAIRS = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("sc
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
+_INTEGER = r"^[+-]?[0-9]+$"
 _BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
 _NO_SCHEDULE = r"^ *\z|[\x00-\x1f\x7f]"
 
@@ -83,7 +88,7 @@ class Columns:
             if name in COMMAND_COLUMNS.values() and name not in known:
                 raise SchemaError(
                     f'column "{name}" is for rows that go to subjects: the server allows no schedules in the stream of '
-                    "a bucket, and a bucket replaces values and objects without roll-ups; drop it"
+                    "a bucket, and a bucket replaces values and objects without roll-ups, and adds none up; drop it"
                 )
             if name not in known:
                 nearest = closest_column(name, known)
@@ -92,13 +97,13 @@ class Columns:
                     f'the sink knows no column "{name}"{hint} (columns: {", ".join(cls.accepted)}): drop it, or make '
                     f"it part of {cls.payload}"
                 )
-            if kind not in known[name]:
+            if re.sub(r"\(\d+,0\)", "(p,0)", kind) not in known[name]:
                 raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
             if name in names:
                 raise SchemaError(f'the DataFrame has column "{name}" twice')
             names.append(name)
         for name, rest in cls.required.items():
-            if name not in names and (name != "subject" or subject is None):
+            if name not in names and not (subject if name == "subject" else name == "data" and "incr" in names):
                 raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
         for name, other in _PAIRS:
             if name in names and other not in names:
@@ -121,6 +126,7 @@ class SinkColumns(Columns):
         "msg_id": TEXT,
         "ttl": TEXT,
         "expected_last_subject_sequence": NUMBER,
+        "incr": WHOLE,
         "schedule": TIME + TEXT,
         "schedule_target": TEXT,
         "schedule_ttl": TEXT,
@@ -211,8 +217,11 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     count = batch.num_rows
     faults: dict[int, str] = {}
     given = columns.of(batch)
-    data = as_bytes(given["data"])
-    note(faults, pc.is_null(data), "column data is null")
+    data = as_bytes(given["data"]) if "data" in given else pa.nulls(count, pa.binary())
+    if "incr" in given:
+        note(faults, pc.and_(pc.is_null(data), pc.is_null(given["incr"])), "columns data and incr are null")
+    else:
+        note(faults, pc.is_null(data), "column data is null")
     if columns.subject is not None:
         subject = repeated(columns.subject.encode(), count)
     else:
@@ -224,6 +233,8 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
         lines, left_out = header_lines(given["headers"], faults)
     lines = with_ttl_and_expected(lines, given, "expected_last_subject_sequence", faults)
     lines = _with_schedule_and_rollup(lines, given, faults)
+    if "incr" in given:
+        lines = _with_increments(lines, given, data, faults)
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     data = pc.fill_null(data, NO_BYTES)
@@ -328,12 +339,29 @@ def with_ttl_and_expected(
     return lines
 
 
+def _with_increments(
+    lines: pa.BinaryArray, given: Mapping[str, pa.Array], data: pa.BinaryArray, faults: dict[int, str]
+) -> pa.BinaryArray:
+    """Put the header line of column `incr` before the others. Rows that a server would refuse are noted (ADR-49)."""
+    values = decimal(given["incr"])
+    bad = pc.fill_null(pc.invert(pc.match_substring_regex(values, _INTEGER)), False).to_numpy(zero_copy_only=False)
+    for at in np.flatnonzero(bad):
+        faults.setdefault(int(at), f"column incr is {shown_bytes(values[at].as_py())}, which is no integer")
+    others = [name for name in ("ttl", "expected_last_subject_sequence", "schedule", "rollup") if name in given]
+    beside = {"data": pc.greater(pc.binary_length(data), 0)} | {name: pc.is_valid(given[name]) for name in others}
+    for name, there in beside.items():
+        both = pc.and_(pc.is_valid(values), there)
+        note(faults, both, f"it has column incr and column {name}: an increment of a counter can have no {name}")
+    increments = pc.binary_join_element_wise(piece(INCREMENT), without(values, bad), piece(b"\r\n"), piece(NO_BYTES))
+    return pc.binary_join_element_wise(pc.fill_null(increments, NO_BYTES), lines, piece(NO_BYTES))
+
+
 def _with_schedule_and_rollup(
     lines: pa.BinaryArray, given: Mapping[str, pa.Array], faults: dict[int, str]
 ) -> pa.BinaryArray:
-    """Add the header lines of the columns in `COMMAND_COLUMNS`. A row without a schedule has no target and no TTL."""
+    """Add the header lines of `COMMAND_COLUMNS` but `incr`. A row without a schedule has no target and no TTL."""
     for header, column in COMMAND_COLUMNS.items():
-        if column not in given:
+        if column not in given or column == "incr":
             continue
         if column == "schedule":
             values = _schedules(given[column])

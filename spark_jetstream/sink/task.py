@@ -216,7 +216,7 @@ class TaskWriter:
 
 def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.RecordBatch]:
     """Yield slices of a batch with at most `most` rows and about 4 MB of payload; a larger row is a slice by itself."""
-    data = batch.column(columns.names.index(columns.payload))
+    data = columns.of(batch).get(columns.payload, pa.nulls(batch.num_rows, pa.binary()))
     sizes = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes, dtype=np.int64)
     # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.

@@ -191,7 +191,7 @@ def record_batches(
             elif (name, kind) == ("schedule", "timestamp"):
                 # Spark makes a time in the zone of the process, without saying so.
                 values = [None if value is None else value.astimezone() for value in values]
-            arrays.append(pa.array(values, types[kind]))
+            arrays.append(pa.array(values, types.get(kind)))  # a column of other integers has the type of its values
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 

@@ -90,6 +90,11 @@ def needs_direct(state: StreamSummary, options: SourceOptions, *, endangered: bo
 
 def check_retention(state: StreamSummary, options: SourceOptions, *, endangered: bool = False) -> None:
     """Raise `OptionError` when the stream cannot be read with these options. ``endangered`` as in `needs_direct`."""
+    if options.counters and not (state.allow_msg_counter or state.mirror):
+        raise OptionError(
+            f"option counters: stream {state.name} holds no counters (allow_msg_counter is not set); read it without",
+            option="counters",
+        )
     if state.retention == "workqueue":
         if options.streaming and options.finds_streams:
             raise OptionError(

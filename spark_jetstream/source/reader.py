@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -28,14 +29,17 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.protocol import conventions, jsapi
 from spark_jetstream.protocol.columns import MessageRun, record_batch
-from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.counters import counter_batch
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import select_columns
 from spark_jetstream.source.advice import READERS, advice
+from spark_jetstream.source.as_of import PastTable, plan_past, read_past
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.positions import check_retention
+from spark_jetstream.source.selection import Selection
 from spark_jetstream.spark_process import find_file, freeze_imports
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_stream
@@ -56,7 +60,7 @@ except ImportError:  # Spark 4.0 and 4.1, which have no admission control
 T = TypeVar("T")
 
 TaskInput = SequenceRange | ObjectGroup | TablePart
-"""What one task reads: a range of a stream, the objects of a group, or the latest revisions of a bucket."""
+"""What one task reads: a range of a stream, the objects of a group, or the latest message of each key or counter."""
 
 _PLANNED_ONCE = (
     "Spark plans a DataFrame or view once: if it was used before, call load() again (in a streaming query, in the "
@@ -136,7 +140,9 @@ class _Source:
     def _read(self, part: TaskInput) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
         settings, label = self._pull_settings(), task_label()
-        if isinstance(part, TablePart):
+        if isinstance(part, PastTable):
+            yield from self._rows(read_past(self._connect, part, settings, label), part.stream)
+        elif isinstance(part, TablePart):
             yield from self._rows(read_table(self._connect, part, settings, label), part.stream)
         elif isinstance(part, SequenceRange) and options.object_bucket is None:
             # By what the planner chose: a work queue is always read directly.
@@ -151,6 +157,8 @@ class _Source:
         for messages in pulled:
             if options.bucket is not None:
                 batch = bucket_batch(messages, bucket=options.bucket, columns=columns, live_only=options.table)
+            elif options.counters:
+                batch = counter_batch(messages, stream=stream, columns=columns)
             else:
                 batch = record_batch(messages, columns=columns, with_headers=options.include_headers, stream=stream)
             if len(batch):
@@ -158,7 +166,6 @@ class _Source:
 
     def _pull_settings(self) -> PullSettings:
         options = self.options
-        needed = {"value"} if options.of_bucket else {"data", "headers"}
         return PullSettings(
             batch=options.fetch_batch,
             max_bytes=options.fetch_max_bytes,
@@ -166,7 +173,7 @@ class _Source:
             retry_timeout=options.connection.retry_timeout,
             fail_on_data_loss=options.fail_on_data_loss,
             # An object is described by the payload of a message.
-            headers_only=options.object_bucket is None and not needed & set(self.columns),
+            headers_only=options.object_bucket is None and not {"data", "headers", "value"} & {*self.columns},
         )
 
 
@@ -198,22 +205,39 @@ class JetStreamBatchReader(_Source, DataSourceReader):
             raise DataLossError(f"{error}; {_PLANNED_ONCE}") from None
 
     def _table(self) -> Sequence[TaskInput]:
-        """Return one task for the current table of a Key-Value bucket, and several for objects."""
-        options = self.options
-        state, subjects = find_bucket(self._requests(), options)
-        check_retention(state, options)
-        direct = options.read_with == "direct"
-        part = TablePart(state.name, state.created, subjects, direct)
+        """Return one task for the table of a Key-Value bucket, now or as it was; several for counters and objects."""
+        options, requests = self.options, self._requests()
+        if options.counters:
+            names = options.streams
+            if options.finds_streams:
+                selection = Selection(options, requests, time.monotonic)
+                selection.look(complete=True)
+                names = tuple(sorted(selection.chosen))
+            contexts = {name: f"read stream {name} (option {options.chosen_by})" for name in names}
+            states = self._existing(lambda: [requests.stream(name, context) for name, context in contexts.items()])
+            return [self._table_of(state, options.subjects) for state in states]
+        state, subjects = find_bucket(requests, options)
+        part = self._table_of(state, subjects)
+        if options.as_of is not None:
+            return [plan_past(part, requests, state, options)]
         if options.object_bucket is None:
-            if direct and state.max_msgs_per_subject != 1:
-                raise OptionError(
-                    f"option readWith cannot be direct for the current table of {state.name}, which keeps more than "
-                    "one revision of a key: set readWith to consumer, or read all revisions with history=true",
-                    option="readWith",
-                )
             return [part]
         with advice():
             return plan_objects(self._connect, part, self._pull_settings(), task_label(), options, self.columns)
+
+    def _table_of(self, state: StreamSummary, subjects: tuple[str, ...]) -> TablePart:
+        options = self.options
+        check_retention(state, options)
+        direct = options.read_with == "direct"
+        now = options.object_bucket is None and options.as_of is None
+        if direct and now and state.max_msgs_per_subject != 1:
+            raise OptionError(
+                f"option readWith cannot be direct for the current table of {state.name}, which keeps more than one "
+                f"{'change of a counter' if options.counters else 'revision of a key'}: set readWith to consumer, or "
+                "read all of them with history=true",
+                option="readWith",
+            )
+        return TablePart(state.name, state.created, subjects, direct)
 
 
 class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -74,7 +74,11 @@ context unselect
 context info|show --json -j --connect
 context validate --connect
 context previous|-
-counter|ctr
+counter|ctr get --stream
+counter view|v --stream
+counter increment|incr|i --stream
+counter decrement|decr|dec|d --stream
+counter list|ls|l --stream --json
 errors|err|error
 events|event|e --all -a --json -j --cloudevent --short --filter --js-metric --no-js-metric --js-advisory \
   --no-js-advisory --srv-advisory --no-srv-advisory --subjects

@@ -115,7 +115,12 @@ def options_markdown() -> str:
     pairs = [f"`{one}` and `{other}`" for one, other in EXCLUSIVE]
     lines += ["", "## Which exclude each other", "", *(f"- {pair}" for pair in pairs)]
     lines += ["- different kinds of authentication: user and password, token, credentials, NKey"]
-    lines += ["", "## Which need another one", "", *(f"- `{one}` needs `{other}`" for one, other in NEEDED.items())]
+    lines += [
+        "",
+        "## Which need another one",
+        "",
+        *(f"- `{one}` needs `{other.replace(' or ', '` or `')}`" for one, other in NEEDED.items()),
+    ]
     return "\n".join([*lines, "", _NOTES])
 
 

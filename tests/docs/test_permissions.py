@@ -44,6 +44,7 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "streams": need("admin-streams"),
     "consumers": need("admin-consumers"),
     "messages": need("admin-messages", stream="ORDERS"),
+    "counter": need("admin-counters", stream="VISITS", subjects=["visits.>"]),
     "saver": need("admin-backup"),
     "restorer": need("admin-restore"),
     "prices": need("admin-kv", bucket="prices"),

@@ -288,6 +288,12 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
 }  # fmt: skip
 
 
+def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: MakeStream) -> None:
+    made = stream(allow_msg_counter=True)
+    code, findings = look(nats_server.url, "--stream", made.name, "--subject", f"{made.subject}.a")
+    assert (code, findings["writing"]["said"]) == (0, f"takes increments (column incr) at {made.subject}.a")
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_stream_that_does_not_suit_the_job_is_named(nats_server: NatsServer, stream: MakeStream, case: str) -> None:
     config, arguments, expected = CASES[case]

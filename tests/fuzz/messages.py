@@ -23,6 +23,7 @@ from spark_jetstream.client.nats_py import BulkParser
 from spark_jetstream.errors import JetStreamError, ProtocolError
 from spark_jetstream.protocol.ack_subject import parse_ack
 from spark_jetstream.protocol.columns import Acks, Delivered
+from spark_jetstream.protocol.counters import SOURCES, counter_batch, counter_sources, counter_value
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.jsapi import pull_status
@@ -332,6 +333,22 @@ def keys_of_buckets(data: bytes) -> None:
     assert or_refused(lambda: keys(made).to_pylist()) == alone
 
 
+@target("counters", *_RECORDS, b'{"val":"-5"}', b'{"S":{"a.b":"3"}}', b'"', b"0" * 20, b"\\ud800", b" ")
+def counters(data: bytes) -> None:
+    """Payloads and sources of counters: what each says alone, or an error if a payload holds no value."""
+    payloads = [parts[0] for parts in records(data)]
+    texts = [parts[1].decode("utf-8", "replace") if len(parts) > 1 else None for parts in records(data)]
+    heads = [None if text is None else {"A": ["1"], SOURCES: [text, "{}"]} for text in texts]
+    made = Made([("a.b", payload, head) for payload, head in zip(payloads, heads, strict=True)])
+    alone: Any = ProtocolError
+    with contextlib.suppress(ValueError):
+        alone = [counter_value(payload) for payload in payloads]
+    assert or_refused(lambda: counter_batch(made, stream="S", columns=["value"]).column(0).to_pylist()) == alone
+    [found] = counter_batch(made, stream="S", columns=["sources"]).columns
+    shown = [each if each is None else {name: dict(values) for name, values in each} for each in found.to_pylist()]
+    assert shown == [text if text is None else counter_sources(text) for text in texts]
+
+
 # Acknowledgements of publishes
 
 
@@ -356,6 +373,8 @@ def _answers(reader: AckReader, data: bytes) -> tuple[list[object], list[object]
     *_RECORDS,
     b'{"stream":"S","seq":1}',
     b',"duplicate": true}',
+    b',"val":"-5"}',
+    b'\\"',
     b'"domain":"d",',
     b'"error":{"code":503}',
     b"NATS/1.0 503\r\n\r\n",

@@ -18,6 +18,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.names import PublishSubject
 from spark_jetstream.options.specs import EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
+from spark_jetstream.schema import COUNTER_COLUMNS
 from spark_jetstream.sink.rows import subject_fault
 
 SECRET = "hunter2-never-shown"
@@ -73,8 +74,11 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "fetchTimeout": ("5s", {}, 5.0),
     "includeHeaders": ("false", {}, False),
     "readWith": ("Direct", {}, "direct"),
+    "counters": ("true", {}, True),
     "keys": ("eu.*, us.>", {"bucket": "b"}, ("eu.*", "us.>")),
     "history": ("true", {"bucket": "b"}, True),
+    "asOfRevision": ("5", {"bucket": "b"}, 5),
+    "asOfTimestamp": ("1772366400000", {"bucket": "b"}, 1_772_366_400_000_000_000),
     "pathGlobFilter": ("*.{csv,json}", {"objectBucket": "o"}, "*.{csv,json}"),
     "contentOff": ("true", {"objectBucket": "o"}, True),
     "ensureStream": ('{"subjects": ["a"]}', {}, '{"subjects": ["a"]}'),
@@ -198,6 +202,9 @@ def test_what_may_stand_together() -> None:
     assert (objects.read_streams, objects.named("OBJ_o"), objects.table) == (("OBJ_o",), "o", True)
     revisions = source(BATCH, stream=None, bucket="b", history="true", endingOffsets='{"b": 5}')
     assert (revisions.table, source().table) == (False, False)
+    assert [source(each, counters="true").table for each in (BATCH, STREAM)] == [True, False]
+    changes = source(BATCH, counters="true", history="true", endingOffsets='{"ORDERS": 5}')
+    assert (changes.table, changes.row_columns) == (False, COUNTER_COLUMNS)
     assert connection(servers="wss://a", tlsCaFile="/ca").tls_ca_file == "/ca"
     assert connection(servers="nats://me:x@a") == connection(servers="nats://a", user="me", password="x")
     assert connection(servers="nats://t%40k@a,b") == connection(servers="nats://a,nats://b", token="t@k")
@@ -219,7 +226,8 @@ NONE = {"stream": None}
 def both(one: str, other: str) -> dict[str, object]:
     """Two options with a value each, and what must stand beside the first."""
     values = {name: SOURCE_SAMPLES[name][0] for name in (one, other)}
-    return {**(NONE if {one} & (FOUND | {"bucket"}) else {}), **SOURCE_SAMPLES[one][1], **values}
+    beside = SOURCE_SAMPLES[one][1]
+    return {**(NONE if {one, *beside} & (FOUND | {"bucket"}) else {}), **beside, **values}
 
 
 # Where it is used, the options beside stream=ORDERS, the option that the error is about, and words in it.
@@ -283,7 +291,28 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {**NONE, "bucket": "b", "startingOffsets": '{"c": 5}'}, "startingOffsets", 'names bucket "c", which'),
     (STREAM, {**NONE, "bucket": "b", "history": "true"}, "history", "a stream has every revision as it comes"),
     (STREAM, {"keys": "a"}, "keys", "option keys has no meaning without bucket"),
-    (BATCH, {"history": "true"}, "history", "option history has no meaning without bucket"),
+    (BATCH, {"history": "true"}, "history", "option history has no meaning without bucket or counters"),
+    (BATCH, {"history": "true", "counters": "false"}, "history", "option history has no meaning without bucket or"),
+    # counters
+    (STREAM, {**NONE, "bucket": "b", "counters": "true"}, "counters", "no meaning with bucket: counters are in a str"),
+    (BATCH, {**NONE, "objectBucket": "o", "counters": "true"}, "counters", "counters are in a stream"),
+    (STREAM, {"counters": "true", "includeHeaders": "true"}, "includeHeaders", "with counters: its rows have no head"),
+    *(
+        (BATCH, {"counters": "true", name: text}, name, "a batch with counters, which is read as it is now; history=")
+        for name, text in (("endingOffsets", '{"ORDERS": 5}'), ("startingTimestamp", "0"), ("minPartitions", "2"))
+    ),
+    *(
+        (streaming, {**where, name: "5000000000000"}, name, why)
+        for name in ("asOfRevision", "asOfTimestamp")
+        for streaming, where, why in (
+            (STREAM, {**NONE, "bucket": "b"}, "in a streaming query: read one as a batch, with spark.read"),
+            (BATCH, {}, f"option {name} has no meaning without bucket"),
+            (BATCH, {**NONE, "objectBucket": "o"}, f"option {name} has no meaning without bucket"),
+            (BATCH, {**NONE, "bucket": "b", "history": "true"}, f"options history and {name} exclude each other"),
+        )
+    ),
+    (BATCH, {**NONE, "bucket": "b", "asOfRevision": "0"}, "asOfRevision", "must be a whole number from 1"),
+    (BATCH, {**NONE, "bucket": "b", "asOfTimestamp": "2026-03-01T12:00:00"}, "asOfTimestamp", "zone"),
     *(
         (BATCH, {**NONE, "bucket": "b", name: text}, name, "which is read as it is now; history=true")
         for text, names in (
@@ -328,7 +357,12 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     ),
     # pairs
     *(
-        (one != "endingOffsets", both(one, other), one, f"options {one} and {other} exclude each other")
+        (
+            one not in ("endingOffsets", "asOfRevision"),
+            both(one, other),
+            one,
+            f"options {one} and {other} exclude each other",
+        )
         for one, other in EXCLUSIVE
     ),
     (STREAM, {"tlsCertFile": "a"}, "tlsCertFile", "needs tlsKeyFile or tlsKeySecret beside it"),

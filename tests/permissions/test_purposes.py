@@ -112,6 +112,14 @@ def messages(account: Account) -> None:
     mine.erase("S", 1)
 
 
+def count(account: Account) -> None:
+    mine = admin(account).counters
+    assert [mine.increment("s.a").val, mine.increment("s.b", 5).val] == ["1", "5"]
+    assert mine.get("s.a").value == "1"
+    for filters in ((), ("s.a",), ("s.a", "s.b")):
+        assert [found.subject for found in mine.list(*filters, stream="S")] == list(filters or ("s.a", "s.b"))
+
+
 def back_up(account: Account) -> None:
     """By `admin.streams.backup`, but with a window that is smaller than the stream."""
     with tempfile.TemporaryDirectory() as folder:
@@ -217,6 +225,7 @@ CASES = [
     # Reading
     case("read", use.filled, use.read_tidily, {"CONSUMER.DELETE": use.read_untidily}),
     case("read one filter", use.filled, use.read_one_filter, subjects=["s.a"]),
+    case("read counters", use.counters, use.read_counters),
     case("read-direct", use.filled, partial(use.read_all_ways, readWith="direct")),
     case("find-streams", use.filled, use.find, lines=merged(need("find-streams"), need("read-direct"))),
     case("durable", INTEREST, use.durable, lines=keeping("read", "durable")),
@@ -277,6 +286,7 @@ CASES = [
     case("admin-streams", use.nothing, change_streams),
     case("admin-consumers", stream, change_consumers),
     case("admin-messages", stream, messages),
+    case("admin-counters", use.counters, count, subjects=["s.a", "s.b"]),
     case("admin-backup", large, back_up),
     case("admin-restore", saved, restore),
     case("admin-kv", use.nothing, key_value, bucket="b"),

@@ -74,7 +74,7 @@ ACTS = "or set option serverHeaders to drop to store rows without such headers"
 COMMANDS = {
     "Nats-Schedule": ("@at 2030-01-01T00:00:00Z", "schedule"), "Nats-Schedule-Target": ("a.b", "schedule_target"),
     "Nats-Schedule-TTL": ("5m", "schedule_ttl"), "Nats-Rollup": ("sub", "rollup"), "Nats-Schedule-Next": ("purge", ""),
-    "Nats-Scheduler": ("a.b", ""), "Nats-Incr": ("1", ""),
+    "Nats-Scheduler": ("a.b", ""), "Nats-Incr": ("1", "incr"),
 }  # fmt: skip
 LATER, SCHEDULES = "2100-01-01T00:00:00Z", {"allow_msg_schedules": True}
 #: The types of columns where they are others than in the tests of the sink, or unknown.

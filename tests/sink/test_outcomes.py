@@ -37,7 +37,8 @@ MEANINGS: list[tuple[int, int, str, Outcome, str]] = [
     (500, 10047, "insufficient storage resources available", Outcome.RETRY, "raise the limits"),
     (400, 10002, "resource limits exceeded for account", Outcome.RETRY, "raise the limits"),
     (503, 10039, "JetStream not enabled for account", Outcome.FAIL, "not enabled"),
-    (400, 10169, "message counter increment is missing", Outcome.FAIL, "counter increment is missing"),
+    (400, 10170, "message counter has payload", Outcome.REFUSED, "leave column data null"),
+    (400, 10171, "message counter increment is invalid", Outcome.REFUSED, "column incr takes an integer, and allows"),
     (400, 19999, "new in 3.0", Outcome.FAIL, "new in 3.0"),
 ]
 

@@ -191,6 +191,7 @@ def test_the_examples_of_the_guide(spark: SparkSession, stream: MakeStream, tmp_
             block.run({DEFAULT_URL: bucket.url, FOLDER: str(tmp_path)}, names)
         current = {row.key: row.value for row in names["current"].collect()}
         assert {row.key for row in names["fruit"].collect()} == {"fruit.apple"}
+        assert {(row.key, row.revision) for row in names["earlier"].collect()} == {("fruit.apple", 2), ("milk", 3)}
         assert names["revisions"].count() == int(bucket.state()["messages"])
         merged = spark.read.parquet(str(tmp_path / "prices" / str(number)))
         assert {row.key: row.value for row in merged.collect()} == current

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
-from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, Column, arrow_schema
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, COUNTER_COLUMNS, OBJECT_COLUMNS, Column, arrow_schema
 from tests.support.queries import Run, as_stored, refusal_in
 from tests.support.streams import Stored, Stream
 
@@ -30,6 +30,7 @@ def _struct(columns: Sequence[Column]) -> StructType:
 SEQUENCE = StructType().add("sequence", LongType())
 ROWS = _struct(COLUMNS)
 BUCKET_ROWS = _struct(BUCKET_COLUMNS)
+COUNTER_ROWS = _struct(COUNTER_COLUMNS)
 OBJECT_ROWS = _struct(OBJECT_COLUMNS)
 QUERY = "11111111-2222-3333-4444-555555555555"
 
@@ -105,6 +106,8 @@ class Query:
     def __init__(self, url: str, stream: str | None = None, /, **options: Any) -> None:
         self.options = {"servers": url, **({} if stream is None else {"stream": stream}), **options}
         self.schema = BUCKET_ROWS if "bucket" in options else OBJECT_ROWS if "objectBucket" in options else ROWS
+        if options.get("counters"):
+            self.schema = COUNTER_ROWS
         self.end: dict[str, Any] | None = None
         self.ends: list[dict[str, Any]] = []
 

@@ -29,7 +29,7 @@ need = partial(needed, inbox_prefix=INBOX)
 
 
 def column(name: str) -> StructType:
-    return StructType().add(name, BinaryType())
+    return StructType().add(name, StringType() if name == "subject" else BinaryType())
 
 
 def read(account: Account, what: str = "data", **given: Any) -> int:
@@ -96,6 +96,19 @@ def read_untidily(account: Account) -> None:
     assert all(consumer["config"]["inactive_threshold"] == 30 * 10**9 for consumer in staying)
 
 
+def counters(account: Account) -> None:
+    account.make("S", allow_msg_counter=True, allow_direct=True)
+
+
+def read_counters(account: Account) -> None:
+    """What is written as well, as the admin."""
+    written = batch(subject=["s.a", "s.b", "s.a"], incr=["1", "2", "3"])
+    assert Sink(account.admin).write([written]).stored == 3
+    for how, count in (({}, 2), ({"subjects": "s.a"}, 1), ({"subjects": "s.a,s.b"}, 2), ({"history": "true"}, 3)):
+        assert read(account, "subject", stream="S", counters="true", **how) == count
+    assert follow(account, "subject", stream="S", counters="true") == 3
+
+
 def read_one_filter(account: Account) -> None:
     assert read(account, stream="S", subjects="s.a") == 4
     assert read(account, stream="S", subjects="s.a", startingTimestamp="2020-01-01T00:00:00Z") == 4
@@ -147,7 +160,14 @@ def bucket_kv(account: Account, history: int = 5) -> None:
 
 
 def read_kv(account: Account, revisions: int = 3, **given: Any) -> None:
-    for how, count in (({}, 2), ({"keys": "x"}, 1), ({"keys": "x,y.*"}, 2), ({"history": "true"}, revisions)):
+    past = {"asOfRevision": 3, "keys": "x"}
+    for how, count in (
+        ({}, 2),
+        ({"keys": "x"}, 1),
+        ({"keys": "x,y.*"}, 2),
+        ({"history": "true"}, revisions),
+        (past, 1),
+    ):
         assert read(account, "value", bucket="b", **how, **given) == count
     assert follow(account, "value", bucket="b", **given) == revisions
 

@@ -29,7 +29,7 @@ TEXT, BINARY, NUMBER = ("string", pa.string()), ("binary", pa.binary()), ("bigin
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 #: Spark's and Arrow's types of the columns of streams, Key-Value buckets and Object Store buckets.
 KINDS: Mapping[str, tuple[str, pa.DataType]] = {
-    **dict.fromkeys(("subject", "msg_id", "ttl", "key", "operation", "bucket", "name"), TEXT),
+    **dict.fromkeys(("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name"), TEXT),
     **dict.fromkeys(("schedule", "schedule_target", "schedule_ttl", "rollup"), TEXT),
     **dict.fromkeys(("data", "value", "content"), BINARY),
     **dict.fromkeys(("expected_last_subject_sequence", "expected_revision", "revision"), NUMBER),
@@ -137,12 +137,12 @@ def die(sink: Sink, stream: Stream, *batches: pa.RecordBatch, **given: Any) -> N
         sink.write(some(), **given)
 
 
-def forget(publisher: Publisher, stream: str, prefix: str | None = None) -> None:
+def forget(publisher: Publisher, stream: str, prefix: str | None = None, *headers: tuple[str, str]) -> None:
     """Wait until a stream has forgotten its message ids: it takes one again at `<prefix>.probe`, by default its name's.
 
-    Nothing is left of that but a gap.
+    Nothing is left of that but a gap. `headers` are what the stream demands of a message.
     """
-    probe = Message(f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8))])
+    probe = Message(f"{prefix or stream}.probe", headers=[("Nats-Msg-Id", secrets.token_hex(8)), *headers])
     first = publisher.publish([probe])
     wait_until(lambda: publisher.publish([probe]) != first, f"{stream} has forgotten its message ids")
     publisher.api(f"STREAM.PURGE.{stream}", {"filter": probe.subject})

@@ -1,0 +1,99 @@
+"""Counters: their values, and increments. ADR-49 "JetStream Distributed Counter CRDT"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_jetstream.admin.api import Api, publish_subject, stream_name, subject_filter
+from spark_jetstream.admin.messages import Messages, check_place, publish
+from spark_jetstream.admin.models.messages import PubAck
+from spark_jetstream.admin.streams import Streams
+from spark_jetstream.admin.watch import LABEL, settings
+from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.protocol.counters import INCREMENT, SOURCES, counter_sources, counter_value
+from spark_jetstream.protocol.units import Timestamp, shown
+from spark_jetstream.streams.latest import TablePart, read_table
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter as its last message has it.
+
+    ``value`` and ``incr``, the last increment, are decimal digits, of any number. ``sources`` are the values that a
+    stream with sources adds up, by stream and subject there; empty for other streams.
+    """
+
+    stream: str
+    subject: str
+    seq: int
+    time: Timestamp
+    value: str
+    incr: str
+    sources: Mapping[str, Mapping[str, str]]
+
+
+class Counters:
+    """The counters of an account, which are subjects of streams with ``allow_msg_counter``; ``admin.counters``.
+
+    Without ``stream`` a counter is that of the one stream that captures its subject; a stream that has its counters
+    from sources may capture none. All methods raise what `Api` raises, `StreamNotFound`, and `OptionError` for an
+    argument that cannot be one.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._streams = Streams(api)
+        self._messages = Messages(api)
+
+    def get(self, subject: str, *, stream: str | None = None) -> Counter:
+        """Return a counter as the leader of its stream has it. Raises `MessageNotFound` if nothing was counted."""
+        name = self._stream(publish_subject(subject), stream)
+        last = self._messages.last(name, subject)
+        return _counter(name, last.subject, last.seq, last.time, last.headers, last.data)
+
+    def list(self, *subjects: str, stream: str | None = None) -> Iterator[Counter]:
+        """Return the counters of a stream, or those whose subjects match (wildcards allowed), by their last changes.
+
+        Each comes exactly once, however often it changes meanwhile. Raises `ProtocolError` for a message that is that
+        of no counter.
+        """
+        filters = tuple(map(subject_filter, subjects))
+        info = self._streams.load(self._stream(filters[0] if filters else ">", stream))
+        part, how = TablePart(info.config.name, info.created, filters), settings(self._api)
+        for messages in read_table(self._api.connect, part, how, LABEL):
+            texts = (column().to_pylist() for column in (messages.subjects, messages.headers, messages.payloads))
+            numbers = messages.sequences.tolist(), messages.timestamps().tolist()
+            for subject, headers, data, seq, time in zip(*texts, *numbers, strict=True):
+                yield _counter(part.stream, subject, seq, Timestamp.of(time), dict(headers or ()), data)
+
+    def increment(self, subject: str, value: int | str = 1, *, stream: str | None = None) -> PubAck:
+        """Add a number, or its decimal digits, to a counter. The result has the new value as ``val``.
+
+        After `RequestTimeout` or `ConnectionFailed` it may be added or not. Raises `JetStreamError` if another stream
+        than ``stream`` has counted, and what `JetStreamAdmin.publish` raises.
+        """
+        if isinstance(value, bool) or not re.fullmatch("[+-]?[0-9]+", str(value)):
+            raise OptionError(f"value must be an integer, not {shown(value)}")
+        ack = publish(self._api, subject, b"", {INCREMENT: str(value)})
+        if stream is not None:
+            check_place(ack, self._api.connection.prefix, f"add to the counter {subject}", stream)
+        return ack
+
+    def _stream(self, subject: str, stream: str | None) -> str:
+        names = [*self._streams.names(subject)] if stream is None else [stream_name(stream)]
+        if len(names) != 1:
+            raise OptionError(f"stream: name the stream, for {', '.join(names) or 'no stream'} captures {subject}")
+        return names[0]
+
+
+def _counter(
+    stream: str, subject: str, seq: int, time: Timestamp, headers: Mapping[str, Sequence[str]], data: bytes
+) -> Counter:
+    try:
+        value = counter_value(data)
+    except ValueError as error:
+        raise ProtocolError(f"message {seq} of stream {stream} is that of no counter: its payload {error}") from None
+    incr, sources = (next(iter(headers.get(name, ())), "") for name in (INCREMENT, SOURCES))
+    return Counter(stream, subject, seq, time, value, incr, counter_sources(sources) or {})

@@ -1,0 +1,97 @@
+"""Counters (ADR-49 "JetStream Distributed Counter CRDT"): their messages as rows. Pure.
+
+A subject of a stream with `allow_msg_counter` is a counter. A client publishes an increment in header `Nats-Incr`, and
+the server stores it with the counter's new value as JSON in place of the payload: ``{"val":"5"}``. In a stream with
+sources it adds up the values of these, and notes each of them in header `Nats-Counter-Sources`: ``{"ORDERS":
+{"orders.eu":"3"}}`` by stream and subject there. Values have any number of digits.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
+from spark_jetstream.protocol.json_text import json_object
+from spark_jetstream.protocol.wire import integers
+from spark_jetstream.schema import COUNTER_COLUMNS, arrow_schema
+
+INCREMENT, SOURCES = "Nats-Incr", "Nats-Counter-Sources"
+_PLAIN = r'^\{"val":"(?P<value>-?[0-9]+)"\}$'
+_VALUE = re.compile(r"-?[0-9]+")
+
+
+def counter_value(data: bytes) -> str:
+    """Return the decimal digits of the value that a payload holds. Raises `ValueError` for one that holds none."""
+    value = json_object(data).get("val")
+    if not isinstance(value, str) or not _VALUE.fullmatch(value):
+        raise ValueError("holds no value of a counter")
+    return value
+
+
+def counter_sources(text: str) -> dict[str, dict[str, str]] | None:
+    """Return the values of header `Nats-Counter-Sources` by stream and subject; None for anything else.
+
+    A server stores this header as a publisher gives it, so it may hold whatever there is.
+    """
+    try:
+        streams = json_object(text)
+    except ValueError:
+        return None
+    values = [value for each in streams.values() for value in (each.values() if isinstance(each, dict) else [None])]
+    return streams if all(isinstance(value, str) for value in values) else None
+
+
+def counter_batch(messages: MessageRun, *, stream: str, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return a row for each message of a stream of counters, with the named columns of `schema.COUNTER_COLUMNS`.
+
+    `stream` is the value of the column of that name. `incr` is null without a header, `sources` also for a malformed
+    one. Raises `ProtocolError` for a message that holds no value, if `value` is asked for.
+    """
+    schema, headers = arrow_schema(columns, COUNTER_COLUMNS), functools.cache(messages.headers)
+    column: dict[str, Callable[[], pa.Array]] = {
+        "stream": lambda: repeated(stream, len(messages)),
+        "subject": messages.subjects,
+        "value": lambda: _values(messages, stream),
+        "incr": lambda: _header(headers(), INCREMENT),
+        "sources": lambda: _sources(headers()),
+        "sequence": lambda: integers(messages.sequences),
+        "timestamp": lambda: microseconds(messages.timestamps()),
+    }
+    return pa.RecordBatch.from_arrays([column[name]() for name in columns], schema=schema)
+
+
+def _values(messages: MessageRun, stream: str) -> pa.StringArray:
+    payloads = messages.payloads()
+    plain = pc.struct_field(pc.extract_regex(payloads, _PLAIN), [0])
+    if not plain.null_count:
+        return plain.cast(pa.string())
+    values: list[str] = []
+    for sequence, data in zip(messages.sequences.tolist(), payloads.to_pylist(), strict=True):
+        try:
+            values.append(counter_value(data))
+        except ValueError as error:
+            raise ProtocolError(
+                f"message {sequence} of stream {stream} is that of no counter: its payload {error}"
+            ) from None
+    return pa.array(values, pa.string())
+
+
+def _header(headers: pa.MapArray, name: str) -> pa.StringArray:
+    """Return the first value of a header in each row, null without one."""
+    key = repeated(name, 1)[0]  # not `pa.scalar`, which imports pandas
+    return pc.list_element(pc.map_lookup(headers, key, "first"), 0)
+
+
+def _sources(headers: pa.MapArray) -> pa.MapArray:
+    kind, texts = arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type, _header(headers, SOURCES)
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), kind)
+    found = [text if text is None else counter_sources(text) for text in texts.to_pylist()]
+    pairs = [each if each is None else [(name, [*values.items()]) for name, values in each.items()] for each in found]
+    return pa.array(pairs, kind)
