@@ -26,7 +26,7 @@ LAYERS = (
     ("buckets",),
     ("source", "sink", "admin"),
     ("datasource",),
-    ("bench", "monitoring", "permissions"),
+    ("bench", "monitoring", "permissions", "sql"),
     ("doctor", "demo"),
     ("cli",),
 )
@@ -42,6 +42,7 @@ USERS = {
     "pyspark": {
         "datasource",
         "spark_process",
+        "sql",
         "source.reader",
         "sink.writer",
         "doctor.child",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_jetstream.client.requests import Requests
@@ -30,25 +30,30 @@ def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSumma
         text = f"there is no {kind} {name} (option {option}): no stream {stream}{hint}"
         raise OptionError(text, option=option) from None
     state = stream_summary(body, context)
-    subjects = _subjects(body.get("config", {}), state, name, options.keys if key_value else None)
+    keys = options.keys if key_value else None
+    subjects = bucket_filters(body.get("config", {}), state.subjects, state.max_msgs_per_subject, name, keys)
     if subjects is None:
         raise OptionError(f"stream {stream} is no {kind} (option {option}): read it with option stream", option=option)
     return state, subjects
 
 
-def _subjects(
-    config: dict[str, Any], state: StreamSummary, name: str, keys: Sequence[str] | None
+def bucket_filters(
+    config: Mapping[str, Any], subjects: Sequence[str], per_subject: int, name: str, keys: Sequence[str] | None
 ) -> tuple[str, ...] | None:
-    """Return the filters of a bucket, None if the stream is none. ``keys``: of a Key-Value bucket, empty for all."""
+    """Return the filters of a bucket, None if the stream is none.
+
+    ``config`` needs ``mirror`` and ``sources``; ``per_subject`` is ``max_msgs_per_subject``. ``keys``: of a Key-Value
+    bucket, empty for all, None for an Object Store bucket.
+    """
     begin = "$O" if keys is None else "$KV"
     mirrored = config.get("mirror") or {}
     if mirrored:
         is_bucket = str(mirrored.get("name", "")).startswith("OBJ_" if keys is None else "KV_")
     else:
         # A bucket that is filled from others may have no subjects of its own.
-        own = all(subject.startswith(f"{begin}.{name}.") for subject in state.subjects)
-        is_bucket = own and bool(state.subjects or config.get("sources"))
-        is_bucket = is_bucket and (keys is None or state.max_msgs_per_subject > 0)
+        own = all(subject.startswith(f"{begin}.{name}.") for subject in subjects)
+        is_bucket = own and bool(subjects or config.get("sources"))
+        is_bucket = is_bucket and (keys is None or per_subject > 0)
     if not is_bucket:
         return None
     # Messages from another bucket keep the subjects they have there, and that bucket may have them from a third one.

@@ -11,7 +11,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
 from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo, address
-from spark_jetstream.options.specs import Options, OptionSpec, Side, given_options, option, refuse_elsewhere
+from spark_jetstream.options.specs import WHAT, Options, OptionSpec, Side, given_options, option, refuse_elsewhere
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
 Sides = TypeVar("Sides", bound="SideOptions")
@@ -198,14 +198,25 @@ class SideOptions(Options):
     def from_spark(cls: type[Sides], mapping: Mapping[str, object], *, streaming: bool) -> Sides:
         """Return the options, ``connection`` included, for a stream or for a batch. Names match in any case.
 
-        Raises `OptionError`; unknown names come first.
+        The path that Spark's load(), save() or start() was called with stands for option ``stream``. Raises
+        `OptionError`; unknown names come first.
         """
         mapping = hidden(mapping)
         given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
         refuse_elsewhere(given, cls, streaming=streaming)
+        call = "load()" if cls.side == "source" else "save() or start()"
+        path = _path(mapping, given, call)
+        if path is not None:
+            given["stream"] = path
         cls._check_names(given)
         connection = ConnectionOptions.from_given(given)
-        return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
+        try:
+            return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
+        except OptionError as error:
+            if path is None or error.option != "stream":
+                raise
+            problem = OptionError(f"{error} (it is the path of {call})", option="stream")
+        raise problem
 
     def _refuse_with_bucket(self, key_value: Mapping[str, str], objects: Mapping[str, str]) -> str:
         """Refuse options that mean nothing with the given kind of bucket; return the option that names it, or ""."""
@@ -221,6 +232,28 @@ class SideOptions(Options):
     @classmethod
     def _check_names(cls, given: Container[str]) -> None:
         """Raise `OptionError` when an option is missing."""
+
+
+def _path(mapping: Mapping[str, SecretStr | None], given: Container[str], call: str) -> SecretStr | None:
+    """Return the path that Spark hands over as an option, None if there is none.
+
+    Raises `OptionError` for several paths, and for a path beside an option that names what to read or to write.
+    """
+    keys = {key.lower(): value for key, value in mapping.items()}
+    if keys.get("paths") is not None:
+        raise OptionError(
+            'load() takes one path, the name of a stream: write several streams as one text, load("ORDERS,RETURNS")',
+            option="stream",
+        )
+    if keys.get("path") is None or "location" in keys:  # both are the folder of a table, in CREATE TABLE
+        return None
+    for name in WHAT:
+        if name in given:
+            raise OptionError(
+                f"option {name} and the path of {call} exclude each other: the path is the name of a stream",
+                option=name,
+            )
+    return keys["path"]
 
 
 @unseen

@@ -40,7 +40,10 @@ class SinkOptions(SideOptions):
     side: ClassVar[Side] = "sink"
 
     subject: str | None = option("publish every row to this subject; wins over column `subject`", PublishSubject())
-    stream: str | None = option("the only stream that may store the rows", Name("stream", single=True))
+    stream: str | None = option(
+        "the only stream that may store the rows, or the path of `save()` or `start()` in its place",
+        Name("stream", single=True),
+    )
     delivery: Delivery = option(
         "how often a row may be stored when a task or query runs again after a failure: at least once, once within the "
         "stream's duplicate window, or once",

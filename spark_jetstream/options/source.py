@@ -10,7 +10,7 @@ from pydantic import model_validator
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Pair, Positions, Subject
-from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, OnConflict, Side, option
+from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, WHAT, OnConflict, Side, option
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.stream import ReadWith
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, COUNTER_COLUMNS, OBJECT_COLUMNS, Column
@@ -31,7 +31,6 @@ _NOT_FOR_OBJECTS = {
 _OF_BATCH: dict[str, Any] = {"only": "batch", "instead": "stop the query, or use trigger(availableNow=True)"}
 _OF_STREAM: dict[str, Any] = {"only": "stream", "instead": "bound a batch with endingOffsets or endingTimestamp"}
 _WAITING: dict[str, Any] = {"only": "stream", "instead": "a batch reads what is there when it starts"}
-_WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
 _TABLE: dict[str, Any] = {"only": "batch", "instead": "read one as a batch, with spark.read"}
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 
@@ -51,7 +50,8 @@ class SourceOptions(SideOptions):
     side: ClassVar[Side] = "source"
 
     streams: tuple[str, ...] = option(
-        "the streams to read; this, `streamPattern`, `streamMetadata`, `bucket` or `objectBucket` is required",
+        "the streams to read, or the path of `load()` in its place; this, `streamPattern`, `streamMetadata`, `bucket` "
+        "or `objectBucket` is required",
         CommaList(Name("stream"), "stream names"),
         name="stream",
         value=(),
@@ -165,16 +165,16 @@ class SourceOptions(SideOptions):
 
     @classmethod
     def _check_names(cls, given: Container[str]) -> None:
-        if not any(name in given for name in _WHAT):
+        if not any(name in given for name in WHAT):
             raise OptionError(
-                f"option stream is required: the name of the stream to read (or {', '.join(_WHAT[1:])})",
+                f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})",
                 option="stream",
             )
 
     @property
     def chosen_by(self) -> str:
         """The option that says what to read."""
-        return next((name for name in _WHAT if name in self.given()), "stream")
+        return next((name for name in WHAT if name in self.given()), "stream")
 
     @property
     def of_bucket(self) -> bool:

@@ -179,6 +179,9 @@ def _parsed(spec: OptionSpec, value: object) -> object:
     return spec.kind.parse(spec.name, revealed(value))
 
 
+#: The options that say what is read or written.
+WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
+
 #: Pairs of which one at most may be given.
 EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("domain", "apiPrefix"),

@@ -220,7 +220,8 @@ def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.
     sizes = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes, dtype=np.int64)
     # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.
-    most = max(1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    # `nbytes` reads the first offset of an empty list, which the batches of Spark 4.0 do not have: the process crashes.
+    most = max(1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.get_total_buffer_size())))
     at = 0
     while at < batch.num_rows:
         before = int(ends[at - 1]) if at else 0

@@ -195,6 +195,31 @@ def test_examples_of_the_reading_guide(
 
 
 @pytest.mark.full
+def test_examples_of_the_sql_page(
+    spark: SparkSession,
+    shop: NatsServer,
+    run_page: Callable[[str], dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        run_page("docs/sql.md")
+    finally:
+        for table in spark.catalog.listTables():
+            spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
+    output = capsys.readouterr().out
+    for view in ("orders", "orders_mirror"):
+        assert f"Attached(view='{view}', kind='stream', name='{view.upper()}', payload=('amount', 'id'))\n" in output
+    assert "struct<amount:double,id:bigint>\n" in output
+    assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 / 5 * 12.5}\|", output)  # attached
+    assert re.search(rf"\|\s*{MESSAGES * 2 // 5}\|\n", output)  # in the view of one subject
+    assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 // 5}\|", output)  # in the table
+    assert re.search(rf"\|\s*{MESSAGES}\|\n", output)  # the last sequence
+    stored = {row.subject: bytes(row.data) for row in batch(spark, shop.url, "TOTALS").collect()}
+    assert stored["totals.count"] == str(MESSAGES).encode()
+    assert json.loads(stored["totals.copied"])["amount"] == 12.5
+
+
+@pytest.mark.full
 def test_examples_of_the_monitoring_page(
     spark: SparkSession, run_page: Callable[[str], dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:

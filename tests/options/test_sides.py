@@ -149,9 +149,18 @@ def test_without_options_every_field_has_its_default() -> None:
 
 @pytest.mark.parametrize("streaming", [STREAM, BATCH])
 def test_sparks_own_keys_pass(streaming: bool) -> None:
-    given_by_spark = dict.fromkeys(SPARK_KEYS, "x") | {"checkpointLocation": "/c", "queryName": "q"}
+    # A path beside a location is a table's folder.
+    keys = SPARK_KEYS.keys() - {"paths"}
+    given_by_spark = dict.fromkeys(keys, "x") | {"checkpointLocation": "/c", "queryName": "q"}
     assert source(streaming, **given_by_spark, **{"option.stream": "ORDERS"}) == source(streaming)
     assert sink(streaming, **given_by_spark, **{"option.subject": "a"}) == sink(streaming)
+
+
+@pytest.mark.parametrize("streaming", [STREAM, BATCH])
+def test_a_path_is_option_stream(streaming: bool) -> None:
+    assert source(streaming, stream=None, path="ORDERS") == source(streaming)
+    assert source(streaming, stream=None, Path="A,B").streams == ("A", "B")
+    assert sink(streaming, path="ORDERS") == sink(streaming, stream="ORDERS")
 
 
 def test_values_of_other_types_are_taken_as_their_text() -> None:
@@ -338,6 +347,14 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     # values
     (STREAM, {"stream": "X,A.B"}, "stream", "option stream (element 2) must be the name of a stream, without"),
     (BATCH, {"startingTimestamp": "1772366400001", "endingTimestamp": "1772366400000"}, "endingTimestamp", "is before"),
+    # paths
+    (BATCH, {**NONE, "paths": '["A", "B"]'}, "stream", "load() takes one path, the name of a stream: write several"),
+    (STREAM, {**NONE, "path": "/data"}, "stream", "dots, *, >, / or \\ (it is the path of load())"),
+    *(
+        (streaming, {**NONE, "path": "A", name: "a=b"}, name, f"option {name} and the path of load() exclude each")
+        for name in ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
+        for streaming in (STREAM, BATCH)
+    ),
     # pairs
     *(
         (
@@ -370,6 +387,9 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"streams": "x"}, "streams", "did you mean stream"),
     (BATCH, {"topic": "x"}, "topic", "there is no option topic; did you mean stream and subject"),
     (BATCH, {"subscribe": "x"}, "subscribe", "there is no option subscribe; did you mean stream"),
+    # paths
+    (BATCH, {"path": "A,B"}, "stream", "must name one stream, not a list (it is the path of save() or start())"),
+    (STREAM, {"path": "A", "bucket": "A"}, "bucket", "option bucket and the path of save() or start() exclude each"),
     # the source's
     (STREAM, {"Subjects": "a"}, "subjects", "has no meaning for a sink; did you mean subject"),
     *(

@@ -1,0 +1,241 @@
+"""SQL on a server that holds nothing, on whichever Spark the environment has: what came of it, as plain JSON.
+
+python sql_job.py (classic|connect) URL FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from spark_jetstream import attach, register, schema_of
+from spark_jetstream.admin import JetStreamAdmin
+
+
+def rows(frame: DataFrame) -> list[list[Any]]:
+    """The rows of a frame, sorted; bytes as text."""
+    found = [
+        [bytes(item).decode() if isinstance(item, (bytes, bytearray)) else item for item in row]
+        for row in frame.collect()
+    ]
+    return sorted(found, key=repr)
+
+
+def error_of(work: Callable[[], Any]) -> str:
+    """The text of the error that `work` raises, "" when there is none."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - of Spark, classic or Connect, or of the connector
+        return str(error)
+    return ""
+
+
+def views(spark: SparkSession) -> list[str]:
+    return sorted(row["viewName"] for row in spark.sql("SHOW VIEWS IN global_temp").collect())
+
+
+def attached(spark: SparkSession, url: str) -> dict[str, Any]:
+    """Views of an account whose streams come, grow and go."""
+    result: dict[str, Any] = {}
+    with JetStreamAdmin(servers=url) as admin:
+        admin.streams.create({"name": "ORDERS", "subjects": ["orders"], "allow_direct": True})
+        for text in (
+            '{"id": 1, "timestamp": "noon", "item": {"n": 2}}',
+            '{"id": 2, "ID": 3}',
+            "no JSON",
+            b"\xff",
+            "[1]",
+        ):
+            admin.publish("orders", text)
+        admin.streams.create({"name": "eu-log", "subjects": ["log"]})
+        admin.publish("log", "plain")
+        admin.streams.create({"name": "2024", "subjects": ["2024"]})
+        admin.streams.create({"name": "KV_no", "subjects": ["kv"]})
+        admin.kv.create("CONFIG")
+        admin.kv.bucket("CONFIG").put("a", '{"on": true}')
+        admin.kv.bucket("CONFIG").put("b", '{"on": false}')
+        admin.kv.bucket("CONFIG").delete("b")
+        admin.objects.create("FILES")
+        admin.objects.bucket("FILES").put("f", b"12345")
+
+        result["attached"] = attach(spark, servers=url)
+        # A frame is planned at its first use, not when it is made.
+        admin.publish("orders", '{"id": 4}')
+        result["orders"] = rows(
+            spark.sql("SELECT sequence, payload_id, payload_timestamp, id, item.n FROM orders WHERE payload_id > 0")
+        )
+        result["config"] = rows(spark.sql("SELECT key, `on` FROM kv_config"))
+        result["files"] = rows(spark.sql("SELECT name, size FROM obj_files"))
+        result["log"] = rows(spark.sql("SELECT stream, data FROM eu_log"))
+        result["empty"] = spark.sql("SELECT * FROM _2024").columns
+
+        admin.publish("orders", '{"id": 5, "new": 6}')
+        result["planned again"] = spark.table("orders").count()
+        spark.sql("CREATE TEMPORARY VIEW large AS SELECT * FROM orders WHERE payload_id > 4")
+        spark.table("eu_log").createOrReplaceTempView("kept")
+        spark.sql("CREATE TEMPORARY VIEW broken AS SELECT * FROM eu_log")
+        admin.streams.delete("eu-log")
+        admin.streams.create({"name": "RETURNS", "subjects": ["returns"]})
+        result["some"] = attach(spark, "ORD*", servers=url)
+        result["after some"] = views(spark)
+        attach(spark, servers=url)
+        result["after all"] = views(spark)
+        result["refreshed"] = rows(spark.sql("SELECT payload_id, new FROM orders WHERE payload_id > 2"))
+        result["prefixed"] = attach(spark, "ORDERS", prefix="My-", sample=0, servers=url)
+
+        # A view whose stream is gone makes way for that of another stream; a view whose stream is there does not.
+        admin.streams.create({"name": "a-b", "subjects": ["a"]})
+        attach(spark, "a-b", servers=url)
+        admin.streams.delete("a-b")
+        admin.streams.create({"name": "a_b", "subjects": ["a"]})
+        attach(spark, "a[-_]b", servers=url)
+        result["in its place"] = "a_b" in views(spark)
+        admin.streams.create({"name": "a-b", "subjects": ["b"]})
+
+        spark.range(1).createOrReplaceTempView("their_orders")
+        result["errors"] = [
+            error_of(lambda: attach(spark, "ORDERS", prefix="their_", servers=url)),
+            error_of(lambda: attach(spark, "ORDERS", servers=url, user="other", password="x")),
+            error_of(lambda: attach(spark, "a-b", servers=url)),
+            error_of(lambda: attach(spark, "ORD[", servers=url)),
+            error_of(lambda: attach(spark, servers=url, strem="x")),
+            error_of(lambda: attach(spark, "ORDRES", servers=url)),
+            error_of(lambda: schema_of(spark, "2024", servers=url)),
+            error_of(lambda: schema_of(spark, "ORDRES", servers=url)),
+        ]
+        result["schema"] = schema_of(spark, "ORDERS", servers=url).simpleString()
+        result["schema of the last"] = schema_of(spark, "ORDERS", sample=1, servers=url).simpleString()
+        for view in views(spark):
+            spark.catalog.dropTempView(view)
+        for name in list(admin.streams.names()):
+            admin.streams.delete(name)
+    return result
+
+
+def paths(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
+    """A stream's name as the path of reads and writes."""
+    result: dict[str, Any] = {}
+
+    def reader(**options: str) -> DataFrameReader:
+        return spark.read.format("jetstream").options(servers=url, **options)
+
+    with JetStreamAdmin(servers=url) as admin:
+        admin.streams.create({"name": "ORDERS", "subjects": ["orders"]})
+        admin.streams.create({"name": "COPIES", "subjects": ["copies"]})
+        admin.publish("orders", "1")
+        # No message has headers: Spark 4.0 then hands over lists without offsets, which pyarrow's `nbytes` reads.
+        copy = reader().load("ORDERS").selectExpr("'copies' AS subject", "headers", "data")
+        copy.write.format("jetstream").option("servers", url).mode("append").save("COPIES")
+        streamed = spark.readStream.format("jetstream").option("servers", url).load("ORDERS")
+        query = (
+            streamed.selectExpr("'copies' AS subject", "data").writeStream.format("jetstream").option("servers", url)
+        )
+        run = query.option("checkpointLocation", f"{folder}/copies").trigger(availableNow=True).start("COPIES")
+        run.awaitTermination()
+        result["copies"] = rows(reader().load("COPIES").select("sequence", "data"))
+        result["errors"] = [
+            error_of(lambda: reader().load("ORDRES").count()),
+            error_of(lambda: reader().load(["ORDERS", "COPIES"]).count()),
+            error_of(lambda: reader(bucket="B").load("ORDERS").count()),
+            error_of(lambda: copy.write.format("jetstream").option("servers", url).mode("append").save("ORDERS")),
+        ]
+        result["both"] = reader().load("ORDERS,COPIES").count()
+        for name in list(admin.streams.names()):
+            admin.streams.delete(name)
+    return result
+
+
+def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
+    """Tables of the catalog, which keep columns and no options; views of them; streams in SQL."""
+    result: dict[str, Any] = {}
+    options = f"servers = '{url}', stream = 'ORDERS'"
+    given = {"servers": url, "stream": "ORDERS"}
+    made = ("messages", "sent", "keyed")
+
+    def streamed(frame: DataFrame) -> int:
+        query = frame.writeStream.format("memory").queryName("streamed").trigger(availableNow=True).start()
+        query.awaitTermination()
+        return spark.table("streamed").count()
+
+    with JetStreamAdmin(servers=url) as admin:
+        admin.streams.create({"name": "ORDERS", "subjects": ["orders"]})
+        admin.publish("orders", "1")
+        spark.sql("CREATE TABLE messages USING jetstream OPTIONS (stream 'ANY')")
+        admin.kv.create("B")
+        admin.kv.bucket("B").put("a", "1")
+        spark.sql("CREATE TABLE keyed USING jetstream OPTIONS (bucket 'ANY')")
+        spark.sql("CREATE TABLE sent (subject STRING, data BINARY) USING jetstream")
+        try:
+            spark.sql(f"CREATE TEMPORARY VIEW text AS SELECT * FROM messages WITH ({options})")
+            framed = spark.read.options(**given).table("messages").selectExpr("sequence", "upper(subject)")
+            framed.createOrReplaceTempView("framed")
+            frame = spark.read.options(**given).table("messages")
+            reads: dict[str, Callable[[], DataFrame]] = {
+                "with": lambda: spark.sql(f"SELECT * FROM messages WITH ({options})"),
+                "path": lambda: spark.sql(f"SELECT * FROM messages WITH (servers = '{url}', path = 'ORDERS')"),
+                "read.table": lambda: spark.read.options(**given).table("messages"),
+                "view of text": lambda: spark.table("text"),
+                "view of a frame": lambda: spark.table("framed"),
+                "frame": lambda: frame,
+            }
+            result["first"] = {name: read().count() for name, read in reads.items()}
+            spark.sql(f"INSERT INTO sent WITH ({options}) VALUES ('orders', CAST('2' AS BINARY))")
+            result["second"] = {name: read().count() for name, read in reads.items()}
+            new = spark.sql("SELECT 'orders' AS subject, CAST('3' AS BINARY) AS data")
+            new.writeTo("sent").options(**given).append()
+            new.write.format("jetstream").options(**given).mode("append").saveAsTable("sent")
+            result["rows"] = rows(spark.sql(f"SELECT sequence, data FROM messages WITH ({options})"))
+            result["keyed"] = rows(spark.sql(f"SELECT key, value FROM keyed WITH (servers = '{url}', bucket = 'B')"))
+            overwrite = f"INSERT OVERWRITE sent WITH ({options}) VALUES ('orders', CAST('2' AS BINARY))"
+            result["overwrite"] = error_of(lambda: spark.sql(overwrite))
+            result["forgotten"] = error_of(lambda: spark.table("messages").count())
+            stream = spark.readStream.options(**given).table("messages")
+            result["readStream.table"] = streamed(stream)
+            copied = stream.selectExpr("subject", "data").writeStream.options(**given, maxRetries="1")
+            copied = copied.option("checkpointLocation", f"{folder}/sent").trigger(availableNow=True)
+            copied.toTable("sent").awaitTermination()
+            result["after toTable"] = spark.sql(f"SELECT * FROM messages WITH ({options})").count()
+            stream.createOrReplaceTempView("streaming")
+            result["streaming view"] = streamed(spark.sql("SELECT sequence FROM streaming"))
+            for name, text in {
+                "STREAM t WITH": f"SELECT sequence FROM STREAM messages WITH ({options})",
+                "STREAM(t) WITH": f"SELECT sequence FROM STREAM(messages) WITH ({options})",
+                "STREAM(view)": "SELECT sequence FROM STREAM(streaming)",
+            }.items():
+                try:
+                    result[name] = streamed(spark.sql(text))
+                except Exception as error:  # noqa: BLE001 - as in `error_of`
+                    result[name] = re.findall(r"\[([A-Z_.]+)\]", str(error))[0]
+        finally:
+            for name in made:
+                spark.sql(f"DROP TABLE {name}")
+            for view in views(spark):
+                spark.catalog.dropTempView(view)
+        for name in list(admin.streams.names()):
+            admin.streams.delete(name)
+    return result
+
+
+def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "attached": attached(spark, url),
+        "paths": paths(spark, url, folder),
+        "tables": tables(spark, url, folder),
+    }
+
+
+if __name__ == "__main__":
+    mode, url, folder = sys.argv[1:]
+    builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "1")
+    builder = builder.config("spark.sql.warehouse.dir", str(Path(folder) / "warehouse"))
+    session = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
+    register(session)
+    print("RESULT", json.dumps({"spark": session.version, **front_door(session, url, folder)}))
+    session.stop()
