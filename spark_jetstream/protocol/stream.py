@@ -124,6 +124,11 @@ class StreamSummary:
         return self.max_age > 0 or self.allow_msg_ttl
 
     @property
+    def replaces(self) -> bool:
+        """True when a newer message takes the place of an older one: on its subject, or of the schedule it is from."""
+        return self.max_msgs_per_subject > 0 or self.allow_msg_schedules
+
+    @property
     def evicts(self) -> bool:
         """True when a new message can push out the oldest one (``max_msgs`` or ``max_bytes``, with discard old)."""
         return self.discard == "old" and (self.max_msgs > 0 or self.max_bytes > 0)

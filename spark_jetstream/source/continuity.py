@@ -152,14 +152,14 @@ def _lost_tail(position: StreamPosition, state: StreamSummary, evidence: Evidenc
 
 
 def _goes_by_design(position: StreamPosition, state: StreamSummary, *, bucket: bool) -> bool:
-    """Whether the messages before the first one are no loss: newer ones on their subjects replaced them."""
+    """Whether the messages before the first one are no loss: newer ones replaced them."""
     if state.messages == 0:
         # Superseding never takes the last message of a stream: one that is empty was purged, or all of it expired.
         return bucket and state.expires
     if bucket:
         return True
-    keyed = state.retention == "limits" and state.max_msgs_per_subject > 0
-    return keyed and _removal(position, state) is Removal.EXCLUDED
+    replaced = state.retention == "limits" and state.replaces
+    return replaced and _removal(position, state) is Removal.EXCLUDED
 
 
 def _removal(position: StreamPosition, state: StreamSummary, share: int = 1) -> Removal:

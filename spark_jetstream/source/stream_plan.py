@@ -282,11 +282,11 @@ class StreamPlan:
         pieces = cut_at(whole, split)
         direct = self.probe.direct
         read_with: ReadWith = "direct" if direct else "consumer"
-        # A task must not report messages as lost that newer ones on their subject replace, or that only the replica
-        # which counted them still had.
-        keyed = state.max_msgs_per_subject > 0 or options.of_bucket
-        uncounted = keyed or (direct and not dense)
+        # A task must not report messages as lost that newer ones replace, or that only the replica which counted them
+        # still had.
+        replaced = state.replaces or options.of_bucket
+        uncounted = replaced or (direct and not dense)
         largest = max(piece.count or 0 for piece in pieces)
-        if options.read_with == "auto" and not direct and dense and not keyed and self._gets.suit(state, largest):
+        if options.read_with == "auto" and not direct and dense and not replaced and self._gets.suit(state, largest):
             read_with = "auto"
         return [replace(piece, read_with=read_with, count=None if uncounted else piece.count) for piece in pieces]

@@ -62,6 +62,7 @@ COMPLETE: dict[str, tuple[StreamPosition, StreamSummary, dict[str, Any]]] = {
     "never written, first set": (at(1_000), replace(STREAM, first_seq=1_000, last_seq=999), {}),
     "purged, all read": (at(101), PURGED, {}),
     "superseded": (at(5, 7), KEYED, {}),
+    "schedules that were published": (at(5, 7), replace(STREAM, allow_msg_schedules=True, max_bytes=-1), {}),
     # What a bucket forgets by design.
     "bucket, superseded or purged": (at(5, 7), BUCKET, {}),
     "bucket, expired": (at(5, 7), EXPIRING, {}),

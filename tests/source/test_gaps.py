@@ -23,7 +23,7 @@ from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import ask
 from tests.support.keyed import make_bucket, name_of
-from tests.support.planning import driver, planner_after, run
+from tests.support.planning import driver, planner_after, read, run
 from tests.support.progress import SECOND, delete_consumer, make_consumer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -203,6 +203,27 @@ def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
     case.running.latest(position, limited=True)
     with pytest.raises(DataLossError, match="messages 12 to 19"):
         case.planner().latest(position, limited=True)
+
+
+def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
+    """They go before they are planned, and between planning and reading, where a task could count on them."""
+    s = stream(allow_msg_schedules=True)
+    start = driver(s.url, s.name).initial()
+
+    def schedule(number: int, text: str) -> None:
+        headers = [("Nats-Schedule", text), ("Nats-Schedule-Target", f"{s.subject}.sent.{number}")]
+        s.publisher.publish([Message(f"{s.subject}.waiting.{number}", b"x", headers)])
+
+    schedule(1, "@at 2020-01-01T00:00:00Z")
+    wait_until(lambda: s.state()["first_seq"] == 2, "the first schedule is published, at sequence 2")
+    schedule(2, "@at 2100-01-01T00:00:00Z")
+    planner = driver(s.url, s.name)
+    end = planner.latest(start, limited=True)
+    parts = planner.ranges(start, end)
+    schedule(2, "@at 2020-01-01T00:00:00Z")  # takes the place of the other one, and is published
+    wait_until(lambda: s.state()["last_seq"] == 5, "the second schedule is published, at sequence 5")
+    assert read(s.url, parts) == {s.name: [2]}
+    assert read(s.url, planner.ranges(end, planner.latest(end, limited=True))) == {s.name: [5]}
 
 
 @pytest.mark.parametrize("filtered", [True, False])
