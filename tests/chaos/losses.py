@@ -248,7 +248,7 @@ class LosingWorld(World):
         """Another configuration, and the first one again: nothing goes."""
         query, name = self._chosen(fault)
         subjects = [f"{name}.>", f"{name}_MORE.>"]
-        direct = query.kind == "direct"
+        direct = query.kind in ("direct", "queue")  # these need it
         with (
             self._watched(name),
             self._edited(
