@@ -40,6 +40,8 @@ METHODS: dict[str, Call] = {
     "cluster.purge_account": lambda admin, _: admin.cluster.purge_account("A"),
     "cluster.remove_server": lambda admin, _: admin.cluster.remove_server("n2"),
     "cluster.step_down": lambda admin, _: admin.cluster.step_down(),
+    "counters.get": lambda admin, _: admin.counters.get("count.a"),
+    "counters.list": lambda admin, _: list(admin.counters.list("count.>")),
     "consumers.copy": lambda admin, _: admin.consumers.copy("S", "c", "d"),
     "consumers.create": lambda admin, _: sent(
         partial(admin.consumers.create, "S"),
@@ -110,6 +112,8 @@ COMMANDS = {
     "cluster remove": "cluster remove n2 --force",
     "cluster step-down": "cluster step-down --force",
     "consumer add": "consumer add S d",
+    "counter get": "counter get count.a",
+    "counter ls": "counter ls count.>",
     "consumer add --filter-subject": "consumer add S d --filter-subject s.a",
     "consumer add --durable-form": "consumer add S d --durable-form",
     "consumer add STREAM": "consumer add S",
@@ -177,10 +181,12 @@ def clear(admin: JetStreamAdmin) -> None:
 
 
 def prepare(admin: JetStreamAdmin) -> None:
-    """A stream S with two messages and the consumer c, and one that answers no Direct Gets."""
+    """A stream S with two messages and the consumer c, one that answers no Direct Gets, and one with a counter."""
     clear(admin)
     admin.streams.create("S", subjects="s.>", storage="memory")
     admin.streams.create("PLAIN", subjects="plain", storage="memory", allow_direct=False)
+    admin.streams.create("COUNT", subjects="count.>", storage="memory", allow_msg_counter=True)
+    admin.counters.increment("count.a", 1)
     admin.consumers.create("S", durable_name="c")
     for subject in ("s.a", "s.b", "plain"):
         admin.publish(subject, "x")

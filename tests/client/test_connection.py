@@ -341,7 +341,8 @@ def test_a_request_whose_reply_nobody_reads_and_that_fails(
     caplog.set_level("INFO")
     connection = connect(options(strict.url, user="ann", password="a"))
     connection.post("$JS.API.STREAM.INFO.S")
-    wait_until(lambda: 'permissions violation for publish to "$js.api.stream.info.s"' in caplog.text, "the refusal")
+    refusal = 'NATS connection: permissions violation for publish to "$js.api.stream.info.s"'
+    wait_until(lambda: refusal in caplog.messages, "the refusal")
     connection.close()
     connection.post("$JS.API.STREAM.DELETE.S")
     wait_until(lambda: "cannot publish to $JS.API.STREAM.DELETE.S: connection closed" in caplog.text, "the failure")

@@ -108,8 +108,8 @@ def test_write_to_kafka(spark: SparkSession, stream: MakeStream) -> None:
     write(frame, s, mode="APPEND", delivery="at-least-once")
     assert [(row.subject, row.data.decode(), row.headers) for row in stored(s)] == made
     frame = spark.range(1, 1000).select(F.to_json(F.struct("*")).alias("data"))
-    writer = frame.write.format("JetStream").options(SERVERS=s.url, STREAM=s.name, Subject=f"{s.subject}.b")
-    writer.mode("append").save("/ignored")
+    writer = frame.write.format("JetStream").options(SERVERS=s.url, Subject=f"{s.subject}.b")
+    writer.mode("append").save(s.name)
     found = {row.data for row in stored(s, subjects=f"{s.subject}.b")}
     assert found == {b'{"id":%d}' % number for number in range(1, 1000)}
     frame.write.options(servers=s.url, subject=f"{s.subject}.c").save(format="jetstream", mode="append")

@@ -286,18 +286,23 @@ class TestNobodyListens:
     ) -> None:
         refusal = functools.partial(answer, body=b"", head=b"NATS/1.0 503\r\n\r\n")
         without_leader = proxy.replace_frames(b'{"stream":"AGAIN"', 3, refusal)
+        others, dead = itertools.count(1000), f"{target.subject}.dead"
+
+        def dead_letters() -> int:
+            info = target.publisher.api(f"STREAM.INFO.{target.name}", {"subjects_filter": dead})
+            return int(info["state"].get("subjects", {}).get(dead, 0))
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows("again.a", 0, 500)
-            # There is room for these when all of the others were refused.
-            yield rows(f"{target.subject}.a", 500, 500)
+            # These go on until all of the others are refused for good: a row that waits for its second try is stored.
+            while dead_letters() < 500:
+                yield rows(f"{target.subject}.a", next(others), 1)
             assert 0 < proxy.client_bytes.count(b"STREAM.NAMES") < 100
             stream("AGAIN", storage="memory")
-            yield rows("again.a", 1000, 1)
+            yield rows("again.a", 500, 1)
 
-        sink = Sink(proxy.url, maxRetries=1, maxInFlight=500, deadLetterSubject=f"{target.subject}.dead")
-        report = sink.write(batches())
-        assert (report.stored, report.dead_letters) == (501, 500)
+        report = Sink(proxy.url, maxRetries=1, maxInFlight=500, deadLetterSubject=dead).write(batches())
+        assert (report.stored, report.dead_letters) == (next(others) - 1000 + 1, 500)
         assert without_leader.is_set()
 
     def test_an_api_that_does_not_answer_proves_nothing(self, proxy: WireProxy, target: Stream) -> None:
