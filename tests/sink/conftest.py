@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 
 from spark_jetstream.sink import publisher
+from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
+from tests.support.publish import Publisher
+
+
+@pytest.fixture
+def admin(server: NatsServer) -> Iterator[Publisher]:
+    """A connection to look after streams; there are none at the beginning, but one that keeps the account's folder."""
+    with Publisher(server.url) as publisher:
+        publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})
+        for name in publisher.api("STREAM.NAMES")["streams"]:
+            if name != "KEPT":
+                publisher.api(f"STREAM.DELETE.{name}")
+        yield publisher
 
 
 @pytest.fixture(autouse=True)

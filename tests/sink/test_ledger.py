@@ -51,17 +51,6 @@ def server() -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-def admin(server: NatsServer) -> Iterator[Publisher]:
-    """A connection to look after streams; there are none at the beginning, but one that keeps the account's folder."""
-    with Publisher(server.url) as publisher:
-        publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})
-        for name in publisher.api("STREAM.NAMES")["streams"]:
-            if name != "KEPT":
-                publisher.api(f"STREAM.DELETE.{name}")
-        yield publisher
-
-
-@pytest.fixture
 def make(server: NatsServer, admin: Publisher) -> MakeStream:
     """A function that makes a stream with a short duplicate window, unless told otherwise."""
 

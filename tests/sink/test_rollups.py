@@ -40,16 +40,6 @@ def server() -> Iterator[NatsServer]:
         yield running
 
 
-@pytest.fixture
-def admin(server: NatsServer) -> Iterator[Publisher]:
-    with Publisher(server.url) as publisher:
-        publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})
-        for name in publisher.api("STREAM.NAMES")["streams"]:
-            if name != "KEPT":
-                publisher.api(f"STREAM.DELETE.{name}")
-        yield publisher
-
-
 def made(server: NatsServer, admin: Publisher, **config: Any) -> Stream:
     wanted = {"storage": "memory", "duplicate_window": SECOND // 4, "allow_msg_schedules": True, **config}
     return Stream(server.url, "S", admin, **wanted)
