@@ -11,7 +11,7 @@ from spark_jetstream.admin.messages import Messages, check_place, publish
 from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import LABEL, settings
-from spark_jetstream.errors import OptionError, ProtocolError
+from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.counters import INCREMENT, SOURCES, counter_sources, counter_value
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.latest import TablePart, read_table
@@ -91,9 +91,6 @@ class Counters:
 def _counter(
     stream: str, subject: str, seq: int, time: Timestamp, headers: Mapping[str, Sequence[str]], data: bytes
 ) -> Counter:
-    try:
-        value = counter_value(data)
-    except ValueError as error:
-        raise ProtocolError(f"message {seq} of stream {stream} is that of no counter: its payload {error}") from None
+    value = counter_value(stream, seq, data)
     incr, sources = (next(iter(headers.get(name, ())), "") for name in (INCREMENT, SOURCES))
     return Counter(stream, subject, seq, time, value, incr, counter_sources(sources) or {})

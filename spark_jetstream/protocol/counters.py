@@ -26,11 +26,18 @@ _PLAIN = r'^\{"val":"(?P<value>-?[0-9]+)"\}$'
 _VALUE = re.compile(r"-?[0-9]+")
 
 
-def counter_value(data: bytes) -> str:
-    """Return the decimal digits of the value that a payload holds. Raises `ValueError` for one that holds none."""
-    value = json_object(data).get("val")
-    if not isinstance(value, str) or not _VALUE.fullmatch(value):
-        raise ValueError("holds no value of a counter")
+def counter_value(stream: str, sequence: int, data: bytes) -> str:
+    """Return the decimal digits of the value that the payload of a message holds.
+
+    Raises `ProtocolError`, which names stream and sequence, for a payload that holds none.
+    """
+    try:
+        value = json_object(data).get("val")
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise ValueError("holds no value of a counter")
+    except ValueError as error:
+        what = f"message {sequence} of stream {stream} is that of no counter: its payload {error}"
+        raise ProtocolError(what) from None
     return value
 
 
@@ -71,15 +78,8 @@ def _values(messages: MessageRun, stream: str) -> pa.StringArray:
     plain = pc.struct_field(pc.extract_regex(payloads, _PLAIN), [0])
     if not plain.null_count:
         return plain.cast(pa.string())
-    values: list[str] = []
-    for sequence, data in zip(messages.sequences.tolist(), payloads.to_pylist(), strict=True):
-        try:
-            values.append(counter_value(data))
-        except ValueError as error:
-            raise ProtocolError(
-                f"message {sequence} of stream {stream} is that of no counter: its payload {error}"
-            ) from None
-    return pa.array(values, pa.string())
+    read = functools.partial(counter_value, stream)
+    return pa.array(list(map(read, messages.sequences.tolist(), payloads.to_pylist())), pa.string())
 
 
 def _header(headers: pa.MapArray, name: str) -> pa.StringArray:

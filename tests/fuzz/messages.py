@@ -340,9 +340,7 @@ def counters(data: bytes) -> None:
     texts = [parts[1].decode("utf-8", "replace") if len(parts) > 1 else None for parts in records(data)]
     heads = [None if text is None else {"A": ["1"], SOURCES: [text, "{}"]} for text in texts]
     made = Made([("a.b", payload, head) for payload, head in zip(payloads, heads, strict=True)])
-    alone: Any = ProtocolError
-    with contextlib.suppress(ValueError):
-        alone = [counter_value(payload) for payload in payloads]
+    alone = or_refused(lambda: [counter_value("S", 1, payload) for payload in payloads])
     assert or_refused(lambda: counter_batch(made, stream="S", columns=["value"]).column(0).to_pylist()) == alone
     [found] = counter_batch(made, stream="S", columns=["sources"]).columns
     shown = [each if each is None else {name: dict(values) for name, values in each} for each in found.to_pylist()]
