@@ -62,6 +62,8 @@ def watch(
         raise BadParameter("it must be longer than 0", param_hint="--for")
     if details and template is not None:
         raise BadParameter("--details and --template contradict each other")
+    if (details or template is not None) and (cloudevents or run.out.as_json):
+        raise BadParameter("--details and --template are for text, and contradict --json and --cloudevents")
     both = everything or not (advisories or metrics)
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json

@@ -52,6 +52,8 @@ def test_each_event_is_a_line(nats_server: NatsServer) -> None:
     for wrong, said in {
         ("--template", "{"): "is not possible",
         ("--details", "--template", "{kind}"): "contradict each other",
+        ("--details", "--json"): "contradict --json and --cloudevents",
+        ("--template", "{kind}", "--cloudevents"): "contradict --json and --cloudevents",
     }.items():
         refused(run_command(*KIND, *wrong, url=nats_server.url), 2, said)
     printed = succeed(*KIND, "--count", "2", "--json", url=nats_server.url).objects
