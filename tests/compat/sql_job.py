@@ -40,6 +40,14 @@ def views(spark: SparkSession) -> list[str]:
     return sorted(row["viewName"] for row in spark.sql("SHOW VIEWS IN global_temp").collect())
 
 
+def clear(spark: SparkSession, admin: JetStreamAdmin) -> None:
+    """Leave no view and no stream behind."""
+    for view in views(spark):
+        spark.catalog.dropTempView(view)
+    for name in list(admin.streams.names()):
+        admin.streams.delete(name)
+
+
 def attached(spark: SparkSession, url: str) -> dict[str, Any]:
     """Views of an account whose streams come, grow and go."""
     result: dict[str, Any] = {}
@@ -111,10 +119,7 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
         ]
         result["schema"] = schema_of(spark, "ORDERS", servers=url).simpleString()
         result["schema of the last"] = schema_of(spark, "ORDERS", sample=1, servers=url).simpleString()
-        for view in views(spark):
-            spark.catalog.dropTempView(view)
-        for name in list(admin.streams.names()):
-            admin.streams.delete(name)
+        clear(spark, admin)
     return result
 
 
@@ -215,10 +220,7 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         finally:
             for name in made:
                 spark.sql(f"DROP TABLE {name}")
-            for view in views(spark):
-                spark.catalog.dropTempView(view)
-        for name in list(admin.streams.names()):
-            admin.streams.delete(name)
+            clear(spark, admin)
     return result
 
 
