@@ -122,7 +122,6 @@ class Login:
             with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE):
                 await attempt
             await self.close()
-            self.client.wire.close()  # nats-py forgets that of a refused login: test_a_wrong_login
             raise
 
     async def close(self) -> None:

@@ -105,6 +105,17 @@ class LastingClient(Client):
         if isinstance(self.wire, BulkTransport):
             self.wire.abort()
 
+    async def close(self) -> None:
+        """Close the connection for good.
+
+        nats-py forgets the wire of a refused login (test_a_wrong_login), and that of a peer that takes nothing when
+        the caller waits no longer (test_a_closed_connection_is_gone_whatever_its_peer_takes).
+        """
+        try:
+            await super().close()
+        finally:
+            self.wire.end()
+
     async def _connect_to_server(self, s: Any) -> None:
         if self.is_reconnecting:
             # nats-py counts an error as a failed attempt: test_a_login_that_is_withdrawn_or_renewed
@@ -324,6 +335,8 @@ class BulkTransport(TcpTransport):
         if self._io_writer is not None:
             self._io_writer.transport.abort()
 
+    end = abort
+
 
 class CheckedWebSocket(WebSocketTransport):
     """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
@@ -369,13 +382,15 @@ class CheckedWebSocket(WebSocketTransport):
         self._rest = b""
 
     def close(self) -> None:
-        """Close the WebSocket and its session. nats-py forgets that of a refused login: test_a_wrong_login."""
+        """Close the WebSocket and its session."""
 
         async def end(*opened: Any) -> None:
             for each in filter(None, opened):
                 await each.close()
 
         self._close_task = asyncio.ensure_future(end(self._ws, self._client))
+
+    end = close
 
     async def readline(self) -> bytes:
         """Return a line of the greeting."""

@@ -285,6 +285,21 @@ def test_closing_does_not_wait_for_a_peer_that_takes_nothing() -> None:
         asyncio.run(work(silent.getsockname()[1]))
 
 
+def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -> None:
+    connection = connect(options(proxy.url))
+    with connection.inbox(replies=True) as inbox:
+        proxy.stall()
+        inbox.send(Message("S.a", bytes(900_000)).frame() * 30)
+        client = connection._login.client
+        sent = client.stats["out_msgs"]
+        connection.post("S.b")  # nats-py waits until the wire has taken it
+        wait_until(lambda: client.stats["out_msgs"] > sent and not client.pending_data_size, "nothing waits in nats-py")
+        connection.post("S.b")  # and sends this one when it closes
+        connection.close()
+        proxy.unstall()
+        proxy.wait(lambda: proxy.open_connections == 0)
+
+
 def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
     connection = connect(options(server.url))
     with connection.inbox(replies=True) as inbox:
