@@ -260,9 +260,11 @@ class WireProxy:
             # The server is down, or `cut` came while it was asked: the client sees its connection closed at once.
             self._count()
         finally:
-            await link.finish()
-            self._links.discard(link)
-            self._count()
+            try:
+                await link.finish()
+            finally:  # `cut` may come here too
+                self._links.discard(link)
+                self._count()
 
     async def _from_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
