@@ -1,4 +1,4 @@
-"""The only lists of the columns that rows of streams, counters, Key-Value buckets and Object Store buckets have.
+"""The only lists of the columns that rows of streams, counters, dead letters, Key-Value and Object Store buckets have.
 
 The Arrow types are those that Spark derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time
 zone UTC), because the first batch that a reader yields must equal that schema in names, types and nullability. All
@@ -27,6 +27,7 @@ class Column(NamedTuple):
 TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
     "bigint": pa.int64(),
+    "boolean": pa.bool_(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "map<string,array<string>>": pa.map_(pa.string(), pa.field("value", pa.list_(pa.field("element", pa.string())))),
@@ -41,6 +42,10 @@ def _columns(text: str) -> tuple[Column, ...]:
 COLUMNS = _columns(
     "stream string, subject string, sequence bigint, timestamp timestamp, headers map<string,array<string>>, "
     "data binary"
+)
+DEAD_LETTER_COLUMNS = COLUMNS + _columns(
+    "gone boolean, consumer string, kind string, reason string, deliveries bigint, given_up timestamp, "
+    "domain string, msg_id string"
 )
 BUCKET_COLUMNS = _columns(
     "bucket string, key string, value binary, revision bigint, operation string, timestamp timestamp"
