@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from spark_jetstream.buckets import objects
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.conventions import LEDGER_BUCKET, stand_in
+from spark_jetstream.protocol.conventions import LEDGER_BUCKET, dead_letter_stream, stand_in
 from spark_jetstream.protocol.subjects import covers
 
 PermissionKind = Literal["publish", "subscribe"]
@@ -226,6 +226,13 @@ def kv_read(names: Names) -> Lines:
     return read(_kv(names), cases=cases)
 
 
+def dead_letters_read(names: Names) -> Lines:
+    kept = names.stream if names.stream == "*" else dead_letter_stream(names.stream)
+    yield from read(replace(names, stream=kept, subjects=()))
+    yield Permission(names.api(jsapi.MESSAGE_GET), "the messages", "columns of the message")
+    yield Permission(names.api(jsapi.STREAM_INFO), "since when the stream is there", "columns of the message")
+
+
 def object_read(names: Names) -> Lines:
     bucket = _objects(names)
     yield from read(bucket, "consumers for the list of objects")
@@ -385,6 +392,7 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "durable": ("keep a query's position (durable) on a stream with limits or interest, beside reading it", durable),
     "durable-old": ("the same on a server before 2.14, which cannot move a consumer", durable_old),
     "durable-queue": ("keep a query's position (durable) on a work queue, beside reading it", durable_queue),
+    "dead-letters-read": ("read what consumers of a stream gave up (deadLettersOf)", dead_letters_read),
     "kv-read": ("read a Key-Value bucket: its table, all revisions, its changes", kv_read),
     "kv-read-direct": ("read a Key-Value bucket by direct gets", lambda names: _listed("read-direct")(_kv(names))),
     "kv-write": ("write to a Key-Value bucket", kv_write),

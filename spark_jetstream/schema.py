@@ -1,4 +1,4 @@
-"""The only lists of the columns that rows of streams, counters, Key-Value buckets and Object Store buckets have.
+"""The only lists of the columns that rows of streams, counters, dead letters, Key-Value and Object Store buckets have.
 
 The Arrow types are those that Spark derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time
 zone UTC), because the first batch that a reader yields must equal that schema in names, types and nullability. All
@@ -23,46 +23,40 @@ class Column(NamedTuple):
     spark: str
 
 
-# The field names inside the map (key, value, element) are Spark's; pyarrow would call the last one "item".
-_HEADERS = pa.map_(pa.string(), pa.field("value", pa.list_(pa.field("element", pa.string()))))
+#: Spark's types, and Arrow's. The field names inside a map are Spark's; pyarrow would call the last one "item".
+TYPES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,array<string>>": pa.map_(pa.string(), pa.field("value", pa.list_(pa.field("element", pa.string())))),
+    "map<string,map<string,string>>": pa.map_(pa.string(), pa.map_(pa.string(), pa.string())),
+}
 
-COLUMNS: tuple[Column, ...] = (
-    Column("stream", pa.string(), "string"),
-    Column("subject", pa.string(), "string"),
-    Column("sequence", pa.int64(), "bigint"),
-    Column("timestamp", pa.timestamp("us", tz="UTC"), "timestamp"),
-    Column("headers", _HEADERS, "map<string,array<string>>"),
-    Column("data", pa.binary(), "binary"),
+
+def _columns(text: str) -> tuple[Column, ...]:
+    return tuple(Column(name, TYPES[spark], spark) for name, spark in map(str.split, text.split(", ")))
+
+
+COLUMNS = _columns(
+    "stream string, subject string, sequence bigint, timestamp timestamp, headers map<string,array<string>>, "
+    "data binary"
 )
-
-BUCKET_COLUMNS: tuple[Column, ...] = (
-    Column("bucket", pa.string(), "string"),
-    Column("key", pa.string(), "string"),
-    Column("value", pa.binary(), "binary"),
-    Column("revision", pa.int64(), "bigint"),
-    Column("operation", pa.string(), "string"),
-    Column("timestamp", pa.timestamp("us", tz="UTC"), "timestamp"),
+DEAD_LETTER_COLUMNS = COLUMNS + _columns(
+    "gone boolean, consumer string, kind string, reason string, deliveries bigint, given_up timestamp, "
+    "domain string, msg_id string"
 )
-
-COUNTER_COLUMNS: tuple[Column, ...] = (
-    Column("stream", pa.string(), "string"),
-    Column("subject", pa.string(), "string"),
-    Column("value", pa.string(), "string"),
-    Column("incr", pa.string(), "string"),
-    Column("sources", pa.map_(pa.string(), pa.map_(pa.string(), pa.string())), "map<string,map<string,string>>"),
-    Column("sequence", pa.int64(), "bigint"),
-    Column("timestamp", pa.timestamp("us", tz="UTC"), "timestamp"),
+BUCKET_COLUMNS = _columns(
+    "bucket string, key string, value binary, revision bigint, operation string, timestamp timestamp"
 )
-
-OBJECT_COLUMNS: tuple[Column, ...] = (
-    Column("bucket", pa.string(), "string"),
-    Column("name", pa.string(), "string"),
-    Column("size", pa.int64(), "bigint"),
-    Column("chunks", pa.int64(), "bigint"),
-    Column("digest", pa.string(), "string"),
-    Column("modified", pa.timestamp("us", tz="UTC"), "timestamp"),
-    Column("headers", _HEADERS, "map<string,array<string>>"),
-    Column("content", pa.binary(), "binary"),
+COUNTER_COLUMNS = _columns(
+    "stream string, subject string, value string, incr string, sources map<string,map<string,string>>, "
+    "sequence bigint, timestamp timestamp"
+)
+OBJECT_COLUMNS = _columns(
+    "bucket string, name string, size bigint, chunks bigint, digest string, modified timestamp, "
+    "headers map<string,array<string>>, content binary"
 )
 
 #: Columns of other connectors (Kafka, Event Hubs, Kinesis, nats-spark-connector), in lower case, and those here.

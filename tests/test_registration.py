@@ -251,7 +251,7 @@ def test_a_table_takes_its_options_when_it_is_read(spark: SparkSession, stream: 
         assert refusal(caught.value) == (
             "OptionError",
             "option stream is required: the name of the stream to read (or streamPattern, streamMetadata, bucket, "
-            "objectBucket)",
+            "objectBucket, deadLettersOf)",
         )
     finally:
         spark.sql(f"DROP TABLE {table}")

@@ -26,6 +26,7 @@ from spark_jetstream.admin.models.streams import (
 from spark_jetstream.admin.restore import Restored, restore
 from spark_jetstream.errors import InsufficientResources, OptionError, PermissionDenied, StreamExists, StreamNotFound
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.conventions import dead_letter_stream
 from spark_jetstream.streams.lookup import nearest_stream
 
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
@@ -191,6 +192,16 @@ class Streams(Balanced):
                 the server is too old for a field, or ignored one.
         """
         return self._asset(name).update(changes, fields, pedantic=pedantic)
+
+    def keep_dead_letters(self, name: str, /, **fields: Any) -> StreamInfo:
+        """Create the stream ``<name>_DEAD_LETTERS``, which keeps which messages the consumers of a stream give up.
+
+        It has as many replicas as the stream, and the ``fields`` that are given, such as ``max_age``. Option
+        ``deadLettersOf`` reads it. Raises `StreamNotFound`, and what `create` raises.
+        """
+        subjects = [f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{name}.*" for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")]
+        fields = {"num_replicas": self.load(name).config.num_replicas, **fields}
+        return self.create(dead_letter_stream(name), subjects=subjects, **fields)
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.

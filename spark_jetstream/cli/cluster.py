@@ -9,7 +9,7 @@ from typer import Argument
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import Force, Preferred
 
-cluster = group("cluster", "The JetStream of a cluster, for its system account: leader, servers, accounts.")
+cluster = group("cluster", "A cluster, for its system account: leader, servers, accounts.")
 
 
 @command(cluster, "step-down", example="cluster step-down --preferred n2 --context system")

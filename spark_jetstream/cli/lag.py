@@ -101,7 +101,7 @@ def show(
     watch: Annotated[bool, Option("--watch", help="Repeat until Ctrl-C, or until a limit is exceeded.")] = False,
     every: Annotated[Nanoseconds, duration_option("--every", "--interval", help="How often with --watch.")] = _EVERY,
 ) -> None:
-    """Show how far consumers are behind, and compare that with limits.
+    """Show how far consumers are behind, and compare it with limits.
 
     Each consumer has the number of messages yet to be delivered, of those that wait for their acknowledgement, of those
     among them that were delivered again, and the age of the oldest message not processed, by the server's clock.

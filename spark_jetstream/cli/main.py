@@ -25,6 +25,7 @@ try:
     from spark_jetstream.cli.context import contexts, rtt
     from spark_jetstream.cli.core import core
     from spark_jetstream.cli.counter import counter
+    from spark_jetstream.cli.dead_letters import letters
     from spark_jetstream.cli.doctor import doctor
     from spark_jetstream.cli.events import events
     from spark_jetstream.cli.help import Command, Group, WrongUsage, first_sentence
@@ -115,7 +116,7 @@ def cheat(
 
 
 admin = (account, cluster, streams, consumers, find, pub, core, counter, kv, objects, lag, checks, events, schemas)
-for group in (server, *admin, doctor, bench, contexts, rtt):
+for group in (server, *admin, letters, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
 

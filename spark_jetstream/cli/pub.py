@@ -20,7 +20,7 @@ from spark_jetstream.cli.app import Run, command
 from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:  # the sink takes long to import, and no other command needs it
-    from spark_jetstream.sink.report import Totals
+    from spark_jetstream.sink.report import TaskReport, Totals
 
 pub = typer.Typer()
 
@@ -105,7 +105,7 @@ def publish(
         payloads = ([fill_in(at) for at in range(first, min(first + portion, count + 1))] for first in firsts)
     with run.out.progress("publishing", in_bytes=False) as tell:
         totals = _publish(run, where, headers, payloads, lambda done: tell(done, count))
-    _show(run, totals)
+    show_stored(run, totals)
 
 
 def whole_data(data: str) -> bytes:
@@ -215,7 +215,8 @@ def _publish(
         return publisher.totals
 
 
-def _show(run: Run, totals: Totals) -> None:
+def show_stored(run: Run, totals: Totals | TaskReport) -> None:
+    """Print how many messages are stored, and where."""
     streams, places = {}, []
     for name, (first, last) in sorted(totals.streams.items()):
         streams[name] = {"first_seq": first, "last_seq": last}

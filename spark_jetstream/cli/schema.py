@@ -11,7 +11,7 @@ from typer import Argument, Exit
 
 from spark_jetstream.cli.app import FAILED, Run, command, group
 
-schemas = group("schema", "JSON Schemas of the JetStream API and events: list, show, validate.")
+schemas = group("schema", "JSON Schemas of API and events: list, show, validate.")
 
 
 def _complete(incomplete: str) -> list[str]:

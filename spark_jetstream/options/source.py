@@ -12,8 +12,9 @@ from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Pair, Positions, Subject
 from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, WHAT, OnConflict, Side, option
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
+from spark_jetstream.protocol.conventions import dead_letter_stream
 from spark_jetstream.protocol.stream import ReadWith
-from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, COUNTER_COLUMNS, OBJECT_COLUMNS, Column
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, COUNTER_COLUMNS, DEAD_LETTER_COLUMNS, OBJECT_COLUMNS, Column
 
 #: What has no meaning for a bucket, with what is meant instead.
 _NOT_FOR_BUCKETS = {
@@ -42,16 +43,16 @@ class SourceOptions(SideOptions):
 
     ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for each of ``streams`` (or
     for the bucket) and sorted by name: the first sequence to read, and the first not to read. ``subjects`` is empty
-    when nothing is filtered. Just one of ``streams``, ``bucket`` and ``object_bucket`` is set, and `read_streams` are
-    the streams of any of them; or else the streams are found on the server, by ``stream_pattern``, ``stream_metadata``
-    or both.
+    when nothing is filtered. Just one of ``streams``, ``bucket``, ``object_bucket`` and ``dead_letters_of`` is set,
+    and `read_streams` are the streams of any of them; or else the streams are found on the server, by
+    ``stream_pattern``, ``stream_metadata`` or both.
     """
 
     side: ClassVar[Side] = "source"
 
     streams: tuple[str, ...] = option(
-        "the streams to read, or the path of `load()` in its place; this, `streamPattern`, `streamMetadata`, `bucket` "
-        "or `objectBucket` is required",
+        "the streams to read, or the path of `load()` in its place; this, `streamPattern`, `streamMetadata`, `bucket`, "
+        "`objectBucket` or `deadLettersOf` is required",
         CommaList(Name("stream"), "stream names"),
         name="stream",
         value=(),
@@ -132,6 +133,12 @@ class SourceOptions(SideOptions):
         "false",
         after="includeHeaders",
     )
+    dead_letters_of: str | None = option(
+        "read the messages that consumers of this stream gave up, which `spark-jetstream dead-letters keep` keeps",
+        Name("stream"),
+        **_TABLE,
+        after="counters",
+    )
     keys: tuple[str, ...] = option(
         "read only keys that match one of these filters; needs `bucket`",
         CommaList(KeyFilter(), "keys", ", or of filters of them with * and >", apart=True),
@@ -191,6 +198,8 @@ class SourceOptions(SideOptions):
         """The streams to read; that of a bucket has a name made of the bucket's (ADR-8, ADR-20)."""
         if self.bucket is not None:
             return (f"KV_{self.bucket}",)
+        if self.dead_letters_of is not None:
+            return (dead_letter_stream(self.dead_letters_of),)
         return self.streams if self.object_bucket is None else (f"OBJ_{self.object_bucket}",)
 
     def named(self, stream: str) -> str:
@@ -211,11 +220,8 @@ class SourceOptions(SideOptions):
     @property
     def row_columns(self) -> tuple[Column, ...]:
         """The columns that there are."""
-        if self.bucket is not None:
-            return BUCKET_COLUMNS
-        if self.counters:
-            return COUNTER_COLUMNS
-        return COLUMNS if self.object_bucket is None else OBJECT_COLUMNS
+        kinds = {"bucket": BUCKET_COLUMNS, "objectBucket": OBJECT_COLUMNS, "deadLettersOf": DEAD_LETTER_COLUMNS}
+        return kinds.get(self.chosen_by, COUNTER_COLUMNS if self.counters else COLUMNS)
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:

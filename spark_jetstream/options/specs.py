@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -180,7 +181,7 @@ def _parsed(spec: OptionSpec, value: object) -> object:
 
 
 #: The options that say what is read or written.
-WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
+WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket", "deadLettersOf")
 
 #: Pairs of which one at most may be given.
 EXCLUSIVE: tuple[tuple[str, str], ...] = (
@@ -191,14 +192,10 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("tlsCertFile", "tlsCertPem"),
     ("tlsKeyFile", "tlsKeySecret"),
     ("endingOffsets", "endingTimestamp"),
-    ("stream", "bucket"),
-    ("stream", "objectBucket"),
-    ("bucket", "objectBucket"),
-    *(
-        (one, other)
-        for one in ("streamPattern", "streamMetadata")
-        for other in ("stream", "bucket", "objectBucket", "durable", "ensureStream")
-    ),
+    *(pair for pair in combinations(WHAT, 2) if pair != ("streamPattern", "streamMetadata")),
+    *product(("streamPattern", "streamMetadata"), ("durable", "ensureStream")),
+    *product(("deadLettersOf",), ("subjects", "includeHeaders", "counters", "ensureStream")),
+    *product(("deadLettersOf",), ("startingOffsets", "endingOffsets")),
     ("asOfRevision", "asOfTimestamp"),
 )
 

@@ -3,8 +3,8 @@
 Connections, and consumers that read or count, end with the process: the server removes the consumers of one that was
 killed when nobody has used them for a while. The next run of a query removes a `stand_in` that an earlier run left, and
 the next writer of an object the notes of an earlier one. The user deletes the rest: the ledger's bucket, whose entries
-expire, a durable consumer, which has `RUN` and `SINCE` in its metadata, the stream of a benchmark that was killed, and
-dead letters.
+expire, a durable consumer, which has `RUN` and `SINCE` in its metadata, the stream of a benchmark that was killed,
+dead letters, and the stream of those of consumers (`dead_letter_stream`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ ADMIN_READER = "spark-jetstream-admin"
 """The label (`reader_consumer`) of the consumers that read for the administration."""
 DEFAULT_CHUNK_SIZE = 128 * 1024
 """Bytes of a chunk of an object, unless the writer is told another number."""
+
+
+def dead_letter_stream(stream: str) -> str:
+    """Return the name of the stream that keeps which messages the consumers of `stream` gave up."""
+    return f"{stream}_DEAD_LETTERS"
 
 
 def stand_in(durable: str) -> str:

@@ -66,7 +66,7 @@ class StreamSummary:
     subject's only message when it expires. ``deny_purge``: the stream refuses to be purged; ``deny_delete``: single
     messages cannot be deleted. ``allow_msg_schedules``: messages may be schedules (server 2.12, ADR-51).
     ``allow_rollup_hdrs``: they may remove others. ``initial_seq`` is the first sequence that the stream has ever used.
-    ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49).
+    ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49). ``domain``: that of its server, if any.
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
 
     A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
@@ -108,6 +108,7 @@ class StreamSummary:
     subject_delete_marker_ttl: int = 0
     initial_seq: int = 1
     num_replicas: int = 0
+    domain: str = ""
     clustered: bool = False
     led: bool = True
     followed: bool = True
@@ -180,6 +181,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         duplicate_window=jsapi.field(body, "config.duplicate_window", int, context, 0) / _SECOND,
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         initial_seq=max(1, jsapi.field(body, "config.first_seq", int, context, 1)),
+        domain=jsapi.field(body, "domain", str, context, ""),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),
         **_leadership(body, context),

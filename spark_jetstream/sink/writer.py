@@ -22,7 +22,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.values import hidden
-from spark_jetstream.schema import COLUMNS
+from spark_jetstream.schema import TYPES
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED, note_batch
@@ -179,8 +179,7 @@ def record_batches(
     rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]], most: int = _ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Yield Python rows as record batches of at most `most` rows. `fields` are names and Spark `simpleString` types."""
-    types = {column.spark: column.arrow for column in COLUMNS}
-    types["map<string,string>"] = pa.map_(pa.string(), pa.string())
+    types = {**TYPES, "map<string,string>": pa.map_(pa.string(), pa.string())}
     remaining = iter(rows)
     while some := list(itertools.islice(remaining, most)):
         arrays = []

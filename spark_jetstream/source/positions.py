@@ -12,10 +12,9 @@ from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.durable import LONG
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.probes import StreamProbe
+from spark_jetstream.streams.direct import CLOCK_SKEW
 
 log = logging.getLogger(__name__)
-
-_CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 
 
 def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamSummary) -> StreamPosition:
@@ -23,7 +22,7 @@ def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamS
     name = state.name
     if options.starting_timestamp is not None:
         ahead = options.starting_timestamp - max(state.server_time, state.last_timestamp)
-        if options.streaming and state.server_time and ahead > _CLOCK_SKEW:
+        if options.streaming and state.server_time and ahead > CLOCK_SKEW:
             raise OptionError(
                 f"startingTimestamp is in the future: the server's clock shows {rfc3339(state.server_time)}",
                 option="startingTimestamp",

@@ -41,6 +41,7 @@ from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.source.selection import Selection
 from spark_jetstream.spark_process import find_file, freeze_imports
+from spark_jetstream.streams.dead_letters import read_dead_letters
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_stream
 from spark_jetstream.streams.pull import PullSettings
@@ -117,7 +118,8 @@ class _Source:
         try:
             return plan()
         except StreamNotFound as error:
-            hint = nearest_stream(self._connect, self.options.read_streams)
+            made = f"; spark-jetstream dead-letters keep {self.options.dead_letters_of} makes it"
+            hint = made if self.options.dead_letters_of else nearest_stream(self._connect, self.options.read_streams)
             # Spark prints the trace of this process: that of the requests says no more.
             raise jsapi.reworded(error, f"{error}{hint}") from None
 
@@ -154,6 +156,9 @@ class _Source:
 
     def _rows(self, pulled: Iterator[MessageRun], stream: str) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
+        if options.dead_letters_of is not None:
+            kept = (m for run in pulled for m in zip(run.sequences.tolist(), run.payloads().to_pylist(), strict=True))
+            yield from read_dead_letters(self._requests(resumed=True), options.dead_letters_of, kept, columns)
         for messages in pulled:
             if options.bucket is not None:
                 batch = bucket_batch(messages, bucket=options.bucket, columns=columns, live_only=options.table)
@@ -166,14 +171,14 @@ class _Source:
 
     def _pull_settings(self) -> PullSettings:
         options = self.options
+        described = options.object_bucket or options.dead_letters_of  # by the payload of a message
         return PullSettings(
             batch=options.fetch_batch,
             max_bytes=options.fetch_max_bytes,
             expires=options.fetch_timeout,
             retry_timeout=options.connection.retry_timeout,
             fail_on_data_loss=options.fail_on_data_loss,
-            # An object is described by the payload of a message.
-            headers_only=options.object_bucket is None and not {"data", "headers", "value"} & {*self.columns},
+            headers_only=not (described or {"data", "headers", "value"} & {*self.columns}),
         )
 
 

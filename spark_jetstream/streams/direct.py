@@ -47,7 +47,7 @@ from spark_jetstream.streams.pull import (
 log = logging.getLogger(__name__)
 
 OLDEST_SERVER = (2, 11, 0)
-_CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
+CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 _LEAST_BYTES = 64 * 1024  # of one request, however many filters share the memory
 _MOST_BYTES = 32 * 1024 * 1024  # the server closes a connection that has 64 MiB to receive
 _TRIED_FOR = 2.0  # seconds that `read_auto` tries again after answers that are rejected
@@ -197,7 +197,7 @@ class _Filtered:
     def look(self, connection: Connection) -> StreamSummary:
         """Check that all messages so far belong to the stream that was planned. Raises `DataLossError`."""
         state = look(connection, self.part, self.part.first)
-        self.known = state.server_time - _CLOCK_SKEW
+        self.known = state.server_time - CLOCK_SKEW
         return state
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -86,6 +87,7 @@ METHODS: dict[str, Call] = {
     "streams.delete": lambda admin, _: admin.streams.delete("S"),
     "streams.find": lambda admin, _: list(admin.streams.find()),
     "streams.infos": lambda admin, _: list(admin.streams.infos()),
+    "streams.keep_dead_letters": lambda admin, _: admin.streams.keep_dead_letters("PLAIN"),
     "streams.load": lambda admin, _: admin.streams.load("S"),
     "streams.load_or_create": lambda admin, _: admin.streams.load_or_create("NEW", subjects="new"),
     "streams.names": lambda admin, _: list(admin.streams.names()),
@@ -131,6 +133,9 @@ COMMANDS = {
     "consumer rm": "consumer rm S c --force",
     "consumer step-down": "consumer step-down S c",
     "consumer unpin": "consumer unpin S c g",
+    "dead-letters keep": "dead-letters keep PLAIN",
+    "dead-letters ls": "dead-letters ls S",
+    "dead-letters replay": "dead-letters replay S 1",
     "doctor": "doctor",
     "find": "find",
     "lag": "lag",
@@ -181,7 +186,8 @@ def clear(admin: JetStreamAdmin) -> None:
 
 
 def prepare(admin: JetStreamAdmin) -> None:
-    """A stream S with two messages and the consumer c, one that answers no Direct Gets, and one with a counter."""
+    """A stream S with two messages and the consumer c, one that answers no Direct Gets, one with a counter, one of S's
+    dead letters."""
     clear(admin)
     admin.streams.create("S", subjects="s.>", storage="memory")
     admin.streams.create("PLAIN", subjects="plain", storage="memory", allow_direct=False)
@@ -190,6 +196,10 @@ def prepare(admin: JetStreamAdmin) -> None:
     admin.consumers.create("S", durable_name="c")
     for subject in ("s.a", "s.b", "plain"):
         admin.publish(subject, "x")
+    admin.streams.keep_dead_letters("S")
+    given_up = {"type": "max_deliver", "stream": "S", "consumer": "c", "stream_seq": 1, "deliveries": 1}
+    letter = {**given_up, "id": "x", "timestamp": "2100-01-01T00:00:00Z"}
+    admin.request("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.S.c", json.dumps(letter))
 
 
 def rows() -> list[Any]:

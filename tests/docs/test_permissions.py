@@ -27,6 +27,7 @@ USERS: Mapping[str, tuple[Permission, ...]] = {
     "eu_reader": need("read", stream="ORDERS", subjects=["orders.eu.>"]),
     "direct_reader": need("read-direct", stream="ORDERS"),
     "finder": merged(need("read"), need("find-streams")),
+    "letters_reader": need("dead-letters-read", stream="ORDERS"),
     "query": merged(need("read", stream="EVENTS"), need("durable", stream="EVENTS", durable="spark")),
     "old_query": merged(need("read", stream="EVENTS"), need("durable-old", stream="EVENTS", durable="spark")),
     "worker": merged(need("read-direct", stream="JOBS"), need("durable-queue", stream="JOBS", durable="spark")),

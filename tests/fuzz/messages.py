@@ -31,6 +31,7 @@ from spark_jetstream.protocol.pub_ack import AckReader, Outcome, outcome, reason
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import ApiReply, Event, Frames, Scanner, Status
 from spark_jetstream.sink.kv import is_marker
+from spark_jetstream.streams.dead_letters import read_dead_letters
 from tests.fuzz.engine import target
 from tests.support.wire import Made, answers, columns, frame, scanned
 
@@ -345,6 +346,20 @@ def counters(data: bytes) -> None:
     [found] = counter_batch(made, stream="S", columns=["sources"]).columns
     shown = [each if each is None else {name: dict(values) for name, values in each} for each in found.to_pylist()]
     assert shown == [text if text is None else counter_sources(text) for text in texts]
+
+
+@target("dead_letters", b'"type":"io.nats.jetstream.advisory.v1.max_deliver"', b'"stream":"S"', b'"deliveries":1')
+def dead_letters(data: bytes) -> None:
+    """Any client can publish in place of an advisory: a row, or an error. No server is asked for these columns."""
+    names = ("stream", "sequence", "consumer", "kind", "reason", "deliveries", "given_up", "domain")
+    nobody: Any = None
+    with contextlib.suppress(JetStreamError):
+        [batch] = read_dead_letters(nobody, "S", [(1, data)], names)
+        batch.validate(full=True)
+        [row] = batch.to_pylist()
+        assert (row["stream"], row["sequence"] > 0, row["deliveries"] > 0) == ("S", True, True)
+        assert row["consumer"]
+        assert row["given_up"]
 
 
 # Acknowledgements of publishes

@@ -18,7 +18,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
 from spark_jetstream.options.names import PublishSubject
 from spark_jetstream.options.specs import EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
-from spark_jetstream.schema import COUNTER_COLUMNS
+from spark_jetstream.schema import COUNTER_COLUMNS, DEAD_LETTER_COLUMNS
 from spark_jetstream.sink.rows import subject_fault
 
 SECRET = "hunter2-never-shown"
@@ -75,6 +75,7 @@ SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "includeHeaders": ("false", {}, False),
     "readWith": ("Direct", {}, "direct"),
     "counters": ("true", {}, True),
+    "deadLettersOf": ("ORDERS", {}, "ORDERS"),
     "keys": ("eu.*, us.>", {"bucket": "b"}, ("eu.*", "us.>")),
     "history": ("true", {"bucket": "b"}, True),
     "asOfRevision": ("5", {"bucket": "b"}, 5),
@@ -100,7 +101,7 @@ SINK_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "ensureStreamOnConflict": ("Ignore", {"ensureStream": "{}"}, "ignore"),
 }
 BUCKETS = {"bucket", "objectBucket"}
-FOUND = {"streamPattern", "streamMetadata"}
+FOUND = {"streamPattern", "streamMetadata", "deadLettersOf"}
 BOTH_SIDES = {"stream", "ensureStream", "ensureStreamOnConflict", *BUCKETS}
 
 
@@ -205,6 +206,8 @@ def test_what_may_stand_together() -> None:
     assert [source(each, counters="true").table for each in (BATCH, STREAM)] == [True, False]
     changes = source(BATCH, counters="true", history="true", endingOffsets='{"ORDERS": 5}')
     assert (changes.table, changes.row_columns) == (False, COUNTER_COLUMNS)
+    letters = source(BATCH, stream=None, deadLettersOf="ORDERS", endingTimestamp="1772366400000")
+    assert (letters.read_streams, letters.row_columns) == (("ORDERS_DEAD_LETTERS",), DEAD_LETTER_COLUMNS)
     assert connection(servers="wss://a", tlsCaFile="/ca").tls_ca_file == "/ca"
     assert connection(servers="nats://me:x@a") == connection(servers="nats://a", user="me", password="x")
     assert connection(servers="nats://t%40k@a,b") == connection(servers="nats://a,nats://b", token="t@k")
@@ -227,7 +230,7 @@ def both(one: str, other: str) -> dict[str, object]:
     """Two options with a value each, and what must stand beside the first."""
     values = {name: SOURCE_SAMPLES[name][0] for name in (one, other)}
     beside = SOURCE_SAMPLES[one][1]
-    return {**(NONE if {one, *beside} & (FOUND | {"bucket"}) else {}), **beside, **values}
+    return {**(NONE if {one, *beside} & (FOUND | BUCKETS) else {}), **beside, **values}
 
 
 # Where it is used, the options beside stream=ORDERS, the option that the error is about, and words in it.
@@ -352,13 +355,13 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {**NONE, "path": "/data"}, "stream", "dots, *, >, / or \\ (it is the path of load())"),
     *(
         (streaming, {**NONE, "path": "A", name: "a=b"}, name, f"option {name} and the path of load() exclude each")
-        for name in ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket")
-        for streaming in (STREAM, BATCH)
+        for name in ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket", "deadLettersOf")
+        for streaming in ((BATCH,) if name == "deadLettersOf" else (STREAM, BATCH))
     ),
     # pairs
     *(
         (
-            one not in ("endingOffsets", "asOfRevision"),
+            {one, other}.isdisjoint({"endingOffsets", "asOfRevision", "deadLettersOf"}),
             both(one, other),
             one,
             f"options {one} and {other} exclude each other",

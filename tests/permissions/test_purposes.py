@@ -226,6 +226,12 @@ CASES = [
     case("read", use.filled, use.read_tidily, {"CONSUMER.DELETE": use.read_untidily}),
     case("read one filter", use.filled, use.read_one_filter, subjects=["s.a"]),
     case("read counters", use.counters, use.read_counters),
+    case(
+        "dead-letters-read",
+        use.dead_letters,
+        use.read_dead_letters_tidily,
+        {"CONSUMER.DELETE": use.read_dead_letters},
+    ),
     case("read-direct", use.filled, partial(use.read_all_ways, readWith="direct")),
     case("find-streams", use.filled, use.find, lines=merged(need("find-streams"), need("read-direct"))),
     case("durable", INTEREST, use.durable, lines=keeping("read", "durable")),

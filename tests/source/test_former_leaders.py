@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from spark_jetstream.client import requests
+from spark_jetstream.client.pool import connect
+from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, ServerBusy
 from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.streams.dead_letters import read_dead_letters
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver
-from tests.support.reading import auto, direct, pulls, sequences
+from tests.support.reading import auto, direct, options, pulls, sequences
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -148,3 +151,17 @@ def test_without_a_position_the_leader_must_be_followed(fake: FakeJetStream) -> 
     for first in (driver(fake.url).report_latest, lambda: driver(fake.url).latest(None, limited=True)):
         answers(fake, old)
         assert first().streams["S"].next == 2 * READ + 1
+
+
+def test_the_leader_is_asked_twice_for_a_dead_letter(fake: FakeJetStream) -> None:
+    """What its server has not got yet is not gone; what the stream does not reach after all is."""
+    given_up = {"stream": "S", "consumer": "c", "deliveries": 1, "timestamp": "2030-01-01T00:00:00Z"}
+    body = {**given_up, "type": "io.nats.jetstream.advisory.v1.max_deliver"}
+    advisories = [(number, json.dumps({**body, "stream_seq": number}).encode()) for number in (READ, 3 * READ)]
+    former = iter([{"error": {"code": 404, "err_code": 10037, "description": "no message found"}}])
+    fake.leader = lambda request: next(former, None) or fake.message(request)
+    answers(fake, shorter(fake))
+    asked = Requests(lambda patience: connect(options(fake.url), patience=patience), 10.0)
+    [batch] = read_dead_letters(asked, "S", advisories, ("sequence", "gone"))
+    assert batch.to_pylist() == [{"sequence": READ, "gone": False}, {"sequence": 3 * READ, "gone": True}]
+    assert next(former, None) is None

@@ -18,7 +18,15 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.datasource import JetStreamDataSource
-from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, COUNTER_COLUMNS, OBJECT_COLUMNS, Column, arrow_schema
+from spark_jetstream.schema import (
+    BUCKET_COLUMNS,
+    COLUMNS,
+    COUNTER_COLUMNS,
+    DEAD_LETTER_COLUMNS,
+    OBJECT_COLUMNS,
+    Column,
+    arrow_schema,
+)
 from tests.support.queries import Run, as_stored, refusal_in
 from tests.support.streams import Stored, Stream
 
@@ -31,6 +39,7 @@ SEQUENCE = StructType().add("sequence", LongType())
 ROWS = _struct(COLUMNS)
 BUCKET_ROWS = _struct(BUCKET_COLUMNS)
 COUNTER_ROWS = _struct(COUNTER_COLUMNS)
+DEAD_LETTER_ROWS = _struct(DEAD_LETTER_COLUMNS)
 OBJECT_ROWS = _struct(OBJECT_COLUMNS)
 QUERY = "11111111-2222-3333-4444-555555555555"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
 from spark_jetstream.datasource import JetStreamDataSource
 from spark_jetstream.errors import OptionError, RowRefused
@@ -107,6 +108,25 @@ def read_counters(account: Account) -> None:
     for how, count in (({}, 2), ({"subjects": "s.a"}, 1), ({"subjects": "s.a,s.b"}, 2), ({"history": "true"}, 3)):
         assert read(account, "subject", stream="S", counters="true", **how) == count
     assert follow(account, "subject", stream="S", counters="true") == 3
+
+
+def dead_letters(account: Account) -> None:
+    """As the admin: S, and that a consumer has given up its first message."""
+    filled(account)
+    with JetStreamAdmin(servers=account.admin) as admin:
+        admin.streams.keep_dead_letters("S")
+        admin.consumers.create("S", durable_name="c", ack_policy="explicit")
+        admin.consumers.next("S", "c", ack="term")
+        wait_until(lambda: admin.streams.load("S_DEAD_LETTERS").state.messages == 1, "the advisory")
+
+
+def read_dead_letters(account: Account) -> None:
+    assert read(account, deadLettersOf="S") == 1
+
+
+def read_dead_letters_tidily(account: Account) -> None:
+    read_dead_letters(account)
+    wait_until(lambda: not account.ask("CONSUMER.NAMES.S_DEAD_LETTERS")["consumers"], "the reader's consumer is gone")
 
 
 def read_one_filter(account: Account) -> None:

@@ -1,0 +1,66 @@
+"""``spark-jetstream dead-letters``: the messages that the consumers of a stream gave up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from spark_jetstream.cli.app import Run, command, group
+from spark_jetstream.cli.arguments import StreamName
+from spark_jetstream.cli.pub import show_stored
+from spark_jetstream.errors import JetStreamError
+from spark_jetstream.protocol.conventions import dead_letter_stream
+
+MaxAge = Annotated[str, Option(metavar="DURATION", help="How long that is kept, such as 30d; 0 for good.")]
+letters = group("dead-letters", "What consumers gave up: keep, list, publish again.")
+
+
+@command(letters, "keep", example="dead-letters keep ORDERS --max-age 30d")
+def keep(run: Run, stream: StreamName, max_age: MaxAge = "0") -> None:
+    """Create the stream that keeps which messages the consumers of a stream give up from now on."""
+    kept = run.admin.streams.keep_dead_letters(stream, max_age=max_age).config.name
+    run.out.done(f"stream {kept} keeps what consumers of stream {stream} give up", stream=stream, kept=kept)
+
+
+@command(letters, "ls", example="dead-letters ls ORDERS")
+def show_all(run: Run, stream: StreamName) -> None:
+    """Print the advisories about messages that the consumers of a stream gave up; with --json an object a line."""
+    from spark_jetstream.admin.event_parsing import stored_event
+    from spark_jetstream.admin.event_text import event_json, event_line
+
+    run.out.lines(map(stored_event, run.admin.messages.read(dead_letter_stream(stream))), event_line, data=event_json)
+
+
+@command(letters, "replay", example="dead-letters replay ORDERS 12 17 --subject orders.repaired")
+def replay(
+    run: Run,
+    stream: StreamName,
+    sequences: Annotated[list[int], Argument(metavar="SEQUENCE...", help="The messages with these sequences.")],
+    subject: Annotated[str | None, Option(help="Where to publish them, by default their own subjects.")] = None,
+) -> None:
+    """Publish messages that consumers gave up again; a stream stores each once within its duplicate window.
+
+    On its own subject every consumer of the stream gets the message, also those that have processed it. Headers on
+    which the server acts are left out. If a message is gone or was not given up, nothing is published.
+    """
+    from spark_jetstream.admin.event_parsing import stored_event
+    from spark_jetstream.client.pool import connect
+    from spark_jetstream.client.requests import Requests
+    from spark_jetstream.options import SinkOptions
+    from spark_jetstream.sink.rows import SinkColumns
+    from spark_jetstream.sink.task import WriteTask, write_task
+    from spark_jetstream.streams.dead_letters import read_dead_letters
+
+    options = SinkOptions.from_spark({"subject": subject, "serverHeaders": "drop"}, streaming=False)
+    options = options.model_copy(update={"connection": run.admin.options})
+    requests = Requests(lambda _: connect(options.connection), options.connection.retry_timeout)
+    kept = run.admin.messages.read(dead_letter_stream(stream))
+    advisories = {getattr(stored_event(each), "stream_seq", 0): (each.seq, each.data) for each in kept}
+    chosen = [advisories[number] for number in dict.fromkeys(sequences) if number in advisories]
+    columns = SinkColumns(("subject", "headers", "data", "msg_id"), subject)
+    batches = list(read_dead_letters(requests, stream, chosen, (*columns.names, "sequence", "gone")))
+    there = {row["sequence"] for batch in batches for row in batch.to_pylist() if not row["gone"]}
+    if lacking := ", ".join(str(number) for number in sequences if number not in there):
+        raise JetStreamError(f"nothing is published: of stream {stream} these are gone or were not given up: {lacking}")
+    show_stored(run, write_task(batches, requests.connect, options, columns, WriteTask("", 0, 0)))
