@@ -159,6 +159,7 @@ class _Source:
         if options.dead_letters_of is not None:
             kept = (m for run in pulled for m in zip(run.sequences.tolist(), run.payloads().to_pylist(), strict=True))
             yield from read_dead_letters(self._requests(resumed=True), options.dead_letters_of, kept, columns)
+            return
         for messages in pulled:
             if options.bucket is not None:
                 batch = bucket_batch(messages, bucket=options.bucket, columns=columns, live_only=options.table)
