@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_jetstream.sql import attach, schema_of
+    from spark_jetstream.sql import attach, decode, schema_of
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "attach", "register", "schema_of"]
+__all__ = ["__version__", "attach", "decode", "register", "schema_of"]
 
 
 #: What is imported here or by these, as a script of a user may be called -> a folder in it, where one may be, too.
@@ -45,7 +45,7 @@ _refuse_hidden_packages()
 
 def __getattr__(name: str) -> Any:
     # They need pyspark, without which the rest of this package works.
-    if name not in ("attach", "schema_of"):
+    if name not in ("attach", "decode", "schema_of"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from spark_jetstream import sql  # noqa: PLC0415
 

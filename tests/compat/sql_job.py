@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
 
-from spark_jetstream import attach, register, schema_of
+from spark_jetstream import attach, decode, register, schema_of
 from spark_jetstream.admin import JetStreamAdmin
 
 
@@ -224,12 +225,114 @@ def tables(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     return result
 
 
+#: What a payload must have, as a bucket keeps it.
+ORDER = (
+    "id bigint NOT NULL, amount double, item struct<n int NOT NULL>, all array<struct<n int NOT NULL>>, "
+    "by map<string, struct<n int NOT NULL>>"
+)
+PAYLOADS = (
+    b'{"id": 1, "amount": 2.5, "item": {"n": 1}, "all": [{"n": 1}, null], "by": {"a": {"n": 1}}}',
+    b' {"id": 2, "color": "red"}\n',
+    # Spark's `from_json` alone makes a row of nulls of each of these, or ignores a part of it.
+    b"",
+    b"null",
+    b"{}",
+    b"[{}]",
+    b'"text"',
+    b'{"id": 1',
+    b'{"id": 1}{"id": 2}',
+    b'{"id": 1}\n{"id": 2}',
+    b'{"id": 1}, {"id": 2}',
+    b'{"id": 1}}',
+    b'{"id": "one"}',
+    b'{"id": 1, "amount": "a lot"}',
+    b'{"id": 1, "item": {"n": "one"}}',
+    b'{"id": 1, "all": [{"n": "one"}]}',
+    b'{"id": 1, "by": {"a": {"n": "one"}}}',
+    b'{"id": 1, "item": {}}',
+    b'{"id": 1, "all": [{"n": 1}, {}]}',
+    b'{"id": 1, "by": {"a": {"n": 1}, "b": {}}}',
+    b'{"id": 1, "color": "\xff"}',
+)
+
+
+def decoded(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
+    """Payloads of a batch, a streaming query and a bucket; with versions in headers and in front of payloads."""
+    result: dict[str, Any] = {}
+
+    def read(**options: str) -> DataFrame:
+        return spark.read.format("jetstream").options(servers=url, **options).load()
+
+    with JetStreamAdmin(servers=url) as admin:
+        admin.kv.create("SCHEMAS")
+        schemas = admin.kv.bucket("SCHEMAS")
+        schemas.put("order", ORDER)
+        schemas.put("17", "id bigint, amount double")
+        schemas.put("256", "id bigint, price struct<amount double>")
+        for name in ("ORDERS", "DEAD", "VERSIONS", "FRAMED"):
+            admin.streams.create({"name": name, "subjects": [name.lower()]})
+        for payload in PAYLOADS:
+            admin.publish("orders", payload)
+        orders = decode(read(stream="ORDERS"), "json", schemas.get("order").text)
+        result["columns"] = orders.columns
+        result["rows"] = rows(orders.select("sequence", F.to_json("decoded"), "decode_error"))
+        # Where Spark needs only a part of what it parses, and where it filters first.
+        result["ids"] = rows(orders.where("decode_error IS NULL").select("sequence", "decoded.id"))
+        result["null ids"] = orders.where("decoded.id IS NULL").count()
+
+        stream = spark.readStream.format("jetstream").options(servers=url, stream="ORDERS").load()
+        both = decode(stream, "json", ORDER)
+        good = both.where("decode_error IS NULL").select("sequence", "decoded.*").writeStream.format("memory")
+        good.queryName("good").trigger(availableNow=True).start().awaitTermination()
+        bad = both.where("decode_error IS NOT NULL").selectExpr(
+            "data", "'dead' AS subject", "map('Reason', decode_error, 'Sequence', CAST(sequence AS STRING)) AS headers"
+        )
+        sink = bad.writeStream.format("jetstream").options(servers=url, stream="DEAD")
+        sink = sink.option("checkpointLocation", f"{folder}/dead").trigger(availableNow=True)
+        sink.start().awaitTermination()
+        result["good"] = rows(spark.table("good").select("sequence", "id"))
+        result["dead"] = rows(
+            read(stream="DEAD").selectExpr("int(headers['Sequence'][0])", "headers['Reason'][0]", "hex(data)")
+        )
+
+        for version, text in ((1, '{"id": 1, "amount": 2}'), (2, '{"id": 2, "amount": 9, "price": {"amount": 3}}')):
+            admin.publish("versions", text, {"Schema-Version": str(version)})
+        admin.publish("versions", '{"id": 3}', {"Schema-Version": "3"})
+        admin.publish("versions", '{"id": 4}')
+        by_header = {1: schemas.get("17").text, "2": schemas.get("256").text}
+        header = F.col("headers")["Schema-Version"][0]
+        frame = decode(read(stream="VERSIONS"), "json", by_header, version=header)
+        result["type"] = frame.schema["decoded"].dataType.simpleString()
+        result["versions"] = rows(frame.select("sequence", F.to_json("decoded"), "decode_error"))
+
+        for payload in (
+            b"\0\0\0\0\x11{}",
+            b'\0\0\0\1\0{"id": 2}',
+            b"\0\0\0\0\x12{}",
+            b"\0\0\0\0",
+            b"{}   ",
+            b"\0\0\0\0\x11",
+        ):
+            admin.publish("framed", payload)
+        by_number = {entry.key: entry.text for entry in schemas.entries() if entry.key.isdigit()}
+        frame = decode(read(stream="FRAMED"), "json", by_number, confluent=True)
+        result["framed"] = rows(frame.select("sequence", F.to_json("decoded"), "decode_error"))
+
+        schemas.delete("256")
+        schemas.put("a", '{"n": 1}')
+        table = decode(read(bucket="SCHEMAS", history="true"), "json", "n int", column="value")
+        result["bucket"] = rows(table.where("key IN ('a', '256')").select("revision", "decoded.n", "decode_error"))
+        clear(spark, admin)
+    return result
+
+
 def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     """All of it."""
     return {
         "attached": attached(spark, url),
         "paths": paths(spark, url, folder),
         "tables": tables(spark, url, folder),
+        "decoded": decoded(spark, url, folder),
     }
 
 
