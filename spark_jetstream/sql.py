@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +32,8 @@ _PAYLOADS: Mapping[Kind, str] = {"stream": "data", "bucket": "value"}
 _SAMPLE_BYTES = 8 << 20  # of one stream: Spark gets a sample as a literal of a query
 _MARK = "spark_jetstream.attach"
 """Metadata of a view's first column: which view `attach` made it for, of which account and stream."""
-_PAYLOAD = "spark_jetstream.payload"  # the field that `decode` makes of a payload
+_PAYLOAD, _END = "payload", uuid.uuid4().hex
+"""The fields that `decode` makes: of a payload, and after it; no payload can know the second."""
 
 
 class Attached(NamedTuple):
@@ -316,11 +318,14 @@ def _all_fields(schemas: Mapping[str, StructType]) -> dict[str, DataType]:
     return fields
 
 
-def _parsed(text: Column, schema: StructType) -> Column:
+def _around(text: Column) -> Column:
     # `from_json` ignores what follows the first object of a text. Another object around it has to end where it ends.
-    whole = StructType().add(_PAYLOAD, schema).add("end", "boolean").add("bad", "string")
-    around = F.concat(F.lit(f'{{"{_PAYLOAD}":'), text, F.lit(',"end":true}'))
-    return F.from_json(around, whole, {"columnNameOfCorruptRecord": "bad"})
+    return F.concat(F.lit(f'{{"{_PAYLOAD}":'), text, F.lit(f',"{_END}":true}}'))
+
+
+def _parsed(text: Column, schema: StructType) -> Column:
+    whole = StructType().add(_PAYLOAD, schema).add("bad", "string")
+    return F.from_json(_around(text), whole, {"columnNameOfCorruptRecord": "bad"})
 
 
 def _value(parsed: Column, schema: StructType, fields: Mapping[str, DataType]) -> Column:
@@ -333,7 +338,9 @@ def _fault(parsed: Column, text: Column, schema: StructType) -> Column:
     """Return what is wrong with a payload, null if nothing is."""
 
     def fault(whole: Column) -> Column:
-        bad = whole[_PAYLOAD].isNull() | whole["end"].isNull() | whole["bad"].isNotNull()
+        # A text like {"a":1},"b":2 would make fields of the object around it.
+        one = F.coalesce(F.json_object_keys(_around(text)) == F.array(F.lit(_PAYLOAD), F.lit(_END)), F.lit(False))
+        bad = whole[_PAYLOAD].isNull() | whole["bad"].isNotNull() | ~one
         return F.coalesce(
             F.when(~F.is_valid_utf8(text), "the payload is not UTF-8"),
             F.when(bad, "the payload is not one JSON object that fits the schema"),

@@ -154,7 +154,7 @@ NOT_ONE = "the payload is not one JSON object that fits the schema"
 FAULTS = [
     *[NOT_ONE] * 2,
     "the payload has no id",
-    *[NOT_ONE] * 12,
+    *[NOT_ONE] * 15,
     *[f"the payload has no {part}.n" for part in ("item", "all", "by")],
     "the payload is not UTF-8",
 ]
