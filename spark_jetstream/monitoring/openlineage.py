@@ -51,12 +51,8 @@ class OpenLineage:
         self, url: str, *, servers: str, outputs: Mapping[str, Datasets] | None = None, namespace: str = "default"
     ) -> None:
         self._url = urlsplit(url)
-        if (
-            self._url.scheme not in _CONNECTIONS
-            or not self._url.hostname
-            or "@" in self._url.netloc
-            or self._url.port == 0
-        ):
+        reachable = self._url.scheme in _CONNECTIONS and self._url.hostname and self._url.port != 0
+        if not reachable or "@" in self._url.netloc:
             raise OptionError("url of OpenLineage must be http:// or https:// and a host, without a user")
         host = ConnectionOptions.from_spark({"servers": servers}).servers[0].split("/")[2]
         self._streams = f"nats://{host}" if host.rpartition(":")[2].isdigit() else f"nats://{host}:4222"
