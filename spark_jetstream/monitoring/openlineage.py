@@ -70,7 +70,7 @@ class OpenLineage:
         atexit.unregister(self.close)
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=_SECONDS)
-        self._thread.join(_SECONDS)
+            self._thread.join(_SECONDS)
         if self._thread.is_alive():
             log.warning("OpenLineage at %s: the events that wait are lost", self._url.netloc)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -94,8 +95,8 @@ def inputs(event: Event) -> dict[tuple[str, str], Any]:
 class Collector:
     """Takes events at `url`, in `events`; `answer` is called for each and returns the status of the answer."""
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}/api/v1/lineage"
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.events: list[Event] = []
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.answer: Callable[[Event], int] = lambda event: 201
@@ -115,8 +116,8 @@ class Collector:
 
 
 @contextlib.contextmanager
-def collecting() -> Iterator[Collector]:
-    """Serve a collector."""
+def collecting(context: ssl.SSLContext | None = None) -> Iterator[Collector]:
+    """Serve a collector; with `context` by TLS."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -129,7 +130,10 @@ def collecting() -> Iterator[Collector]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collector = Collector(server.server_port)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    scheme = "http" if context is None else "https"
+    collector = Collector(f"{scheme}://127.0.0.1:{server.server_port}/api/v1/lineage")
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

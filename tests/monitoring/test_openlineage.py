@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import http.client
 import logging
+import re
+import ssl
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.monitoring import JetStreamListener, OpenLineage
-from tests.monitoring.collector import Collector, inputs
+from tests.monitoring.collector import Collector, collecting, inputs
 from tests.monitoring.test_listener import QUERY, RUN, ended, progressed, started
 from tests.monitoring.test_stream_lag import OLD, offset, source_of
+from tests.support.jobs import run_python
 from tests.support.reading import wait_until
 
 COPIES = ("nats://10.0.0.1:4222", "COPIES")
@@ -160,6 +165,30 @@ def test_closing_ends_beside_a_request_that_does_not(
     go_on.set()
     lineage.close()
     assert collector.kinds == [("orders", "START")]
+
+
+def test_the_end_of_python_sends_what_waits(collector: Collector) -> None:
+    names = f"{collector.url!r}, servers={SERVERS!r}"
+    code = f"from spark_jetstream.monitoring import OpenLineage; events = OpenLineage({names})"
+    run_python("-c", f"{code}\nfor query in 'abc': events.send('START', {str(RUN)!r}, query)")
+    assert collector.kinds == [(query, "START") for query in "abc"]
+
+
+def test_an_endpoint_of_https_needs_a_certificate(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with collecting(context) as collector:
+        for query in ("unknown", "known"):
+            lineage = OpenLineage(collector.url, servers=SERVERS)
+            lineage.send("START", str(RUN), query)
+            lineage.close()
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    assert collector.kinds == [("known", "START")]
+    [record] = caplog.records
+    assert re.search("query unknown is lost: .*CERTIFICATE_VERIFY_FAILED", record.message)
 
 
 @pytest.mark.parametrize("url", ["marquez:5000/lineage", "ftp://marquez/lineage", "http:///x", "http://u:p@marquez/x"])
