@@ -48,6 +48,7 @@ USERS = {
         "doctor.child",
         "demo",
         "monitoring.listener",
+        "monitoring.traces",
     },
 }
 

@@ -1,15 +1,16 @@
-"""How far streaming queries are behind their streams, from the progress that Spark reports. See docs/monitoring.md."""
+"""How far streaming queries are behind their streams, and what they read, from Spark's progress: docs/monitoring.md."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spark_jetstream.monitoring.openlineage import OpenLineage
 from spark_jetstream.monitoring.stream_lag import StreamLag, lag
 
 if TYPE_CHECKING:
     from spark_jetstream.monitoring.listener import JetStreamListener
 
-__all__ = ["JetStreamListener", "StreamLag", "lag"]
+__all__ = ["JetStreamListener", "OpenLineage", "StreamLag", "lag"]
 
 
 def __getattr__(name: str) -> Any:

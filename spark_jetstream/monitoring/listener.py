@@ -1,4 +1,4 @@
-"""`JetStreamListener`: logs what `lag` finds in every progress, and hands it to Prometheus."""
+"""`JetStreamListener`: logs what `lag` finds in every progress; hands it to Prometheus and `OpenLineage`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from spark_jetstream.monitoring.metrics import QueryMetrics
+    from spark_jetstream.monitoring.openlineage import OpenLineage
 
 log = logging.getLogger("spark_jetstream.monitoring")
 
@@ -52,6 +53,7 @@ class JetStreamListener(StreamingQueryListener):
         port: Serve the metrics by HTTP at this port; 0 takes a free one.
         address: Where the HTTP server listens, with ``port``: on this machine alone, unless another address is named.
         registry: Register the metrics here. With ``port`` alone they get a registry of their own.
+        openlineage: Sends run events about the queries.
 
     Raises:
         ImportError: ``port`` or ``registry`` is given, and the extra ``prometheus`` is not installed.
@@ -66,8 +68,10 @@ class JetStreamListener(StreamingQueryListener):
         port: int | None = None,
         address: str = "127.0.0.1",
         registry: CollectorRegistry | None = None,
+        openlineage: OpenLineage | None = None,
     ) -> None:
         self._level = level
+        self._lineage = openlineage
         self._names: dict[str, str] = {}
         self._metrics: QueryMetrics | None = None
         if port is not None or registry is not None:
@@ -85,10 +89,12 @@ class JetStreamListener(StreamingQueryListener):
         return None if self._metrics is None else self._metrics.port
 
     def close(self) -> None:
-        """Stop the HTTP server and take the metrics out of the registry. The log goes on until ``removeListener``."""
-        metrics, self._metrics = self._metrics, None
-        if metrics is not None:
-            metrics.close()
+        """End the metrics and the run events. The log goes on until ``removeListener``."""
+        ended = self._metrics, self._lineage
+        self._metrics = self._lineage = None
+        for each in ended:
+            if each is not None:
+                each.close()
 
     @_harmless
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -97,6 +103,8 @@ class JetStreamListener(StreamingQueryListener):
         log.log(self._level, "query %s started, run %s", name, event.runId)
         if self._metrics is not None:
             self._metrics.started(query_id, name)
+        if self._lineage is not None:
+            self._lineage.send("START", str(event.runId), name)
 
     @_harmless
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -112,6 +120,8 @@ class JetStreamListener(StreamingQueryListener):
         rows = f"{progress.numInputRows:,} rows in {progress.batchDuration / 1000:.1f} s"
         line = "; ".join([rows, *map(_shown, lags.values())])
         log.log(self._level, "query %s, batch %d: %s", name, progress.batchId, line)
+        if self._lineage is not None:
+            self._lineage.send("RUNNING", str(progress.runId), name, progress)
 
     @_harmless
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -128,6 +138,8 @@ class JetStreamListener(StreamingQueryListener):
             log.log(self._level, "query %s ended", name)
         else:
             log.error("query %s failed: %s", name, failure)
+        if self._lineage is not None:
+            self._lineage.send("COMPLETE" if failure is None else "FAIL", str(event.runId), name, failure=failure)
         if self._metrics is not None:
             self._metrics.ended(query_id, name, failed=failure is not None)
 

@@ -25,6 +25,7 @@ MODULES = (
     ".admin.event_models",
     ".monitoring",
     ".monitoring.checks",
+    ".monitoring.traces",
     ".testing",
     ".permissions",
     ".options",

@@ -103,3 +103,13 @@ def test_dead_letters_are_repaired(run_recipe: RunRecipe) -> None:
         "orders.it": b"4",
     }
     assert len(messages(recipe, "DEAD")) == 3
+
+
+@pytest.mark.full
+def test_rows_have_the_span_of_the_attempt_that_stored_them(run_recipe: RunRecipe) -> None:
+    recipe = run_recipe("traces")
+    first, second = (span.get_span_context() for span in recipe.names["exporter"].get_finished_spans())
+    assert first.span_id != second.span_id
+    parent = f"00-{first.trace_id:032x}-{first.span_id:016x}-{int(first.trace_flags):02x}"
+    stored = [(message.data, message.headers["traceparent"]) for message in messages(recipe, "PICKED")]
+    assert sorted(stored) == [(number, [parent]) for number in (b"1", b"2", b"3")]

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ from spark_jetstream.testing import NatsServer
 from tests.cli.test_server import serving
 from tests.client import logins
 from tests.docs import references
+from tests.monitoring.collector import collecting, inputs
 from tests.support.identities import Operator, user
 from tests.support.jobs import run_python
 from tests.support.keyed import CONFIG, table_of
@@ -42,6 +43,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: Texts of the examples that the tests replace beside server and folder: context, port.
 CONTEXT = '"production"'
 PORT = "port=9464"
+LINEAGE = "http://127.0.0.1:5000/api/v1/lineage"
 
 MESSAGES = 1000
 PLACES = ("eu.de", "eu.fr", "us.ny", "eu.de", "eu.it")
@@ -72,8 +74,11 @@ def shop() -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """Return a function that runs the Python blocks of a page and returns the names that they define."""
+def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Return a function that runs the Python blocks of a page and returns the names that they define.
+
+    It replaces the texts that it is given, too.
+    """
     context = tmp_path / "production.json"
     context.write_text(json.dumps({"url": shop.url}))
     credentials = Operator().credentials(user())
@@ -83,13 +88,13 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
         assert (scope, key) == ("nats", "creds")
         return credentials
 
-    def run(name: str) -> dict[str, Any]:
+    def run(name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
         page_blocks = blocks(ROOT / name, "python")
         assert page_blocks
         names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(secrets=SimpleNamespace(get=secret))}
         for block in page_blocks:
             before = dict(names)
-            block.run(replaced, names)
+            block.run({**replaced, **(more or {})}, names)
             for frame in [value for key, value in names.items() if value is not before.get(key)]:
                 if isinstance(frame, DataFrame) and not frame.isStreaming:
                     frame.count()  # Spark reads a frame only when an action needs it
@@ -221,10 +226,17 @@ def test_examples_of_the_sql_page(
 
 @pytest.mark.full
 def test_examples_of_the_monitoring_page(
-    spark: SparkSession, run_page: Callable[[str], dict[str, Any]], caplog: pytest.LogCaptureFixture
+    spark: SparkSession, shop: NatsServer, run_page: Callable[..., dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "spark_jetstream.monitoring")  # the page changes it
-    names = run_page("docs/monitoring.md")
+    with collecting() as collector:
+        names = run_page("docs/monitoring.md", {LINEAGE: collector.url})
+        wait_until(lambda: ("picked", "COMPLETE") in collector.kinds, "the last run event")
+    running = [event for event in collector.events if event["eventType"] == "RUNNING"]
+    [shown] = [json.loads(block.text) for block in blocks(ROOT / "docs" / "monitoring.md", "json")]
+    ranges = shown["inputFacets"]["sparkJetstream_sequences"]["sequences"]
+    assert inputs(running[0]) == {(shop.url, shown["name"]): ranges}
+    assert running[0]["outputs"] == [{"namespace": shop.url, "name": "PICKED"}]
     listener = names["listener"]
     try:
         assert names["behind"] == [600, 200, 0]

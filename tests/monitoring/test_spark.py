@@ -11,8 +11,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_jetstream.monitoring import JetStreamListener
+from spark_jetstream.monitoring import JetStreamListener, OpenLineage
 from tests.compat.test_compat import CONNECT, VERSIONS, environment
+from tests.monitoring.collector import Collector, inputs
 from tests.monitoring.test_listener import samples, scrape
 from tests.monitoring.watch import COUNT, last_heard
 from tests.support.jobs import run_script
@@ -22,12 +23,14 @@ from tests.support.streams import MakeStream
 
 
 def test_the_listener_of_a_session(
-    spark: SparkSession, stream: MakeStream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, stream: MakeStream, tmp_path: Path, caplog: pytest.LogCaptureFixture, collector: Collector
 ) -> None:
     caplog.set_level("INFO", "spark_jetstream.monitoring")
     source, target = stream(), stream()
     source.fill(COUNT)
-    listener = JetStreamListener(port=0)
+    outputs = {"copied": [(source.url, target.name)]}
+    lineage = OpenLineage(collector.url, servers=source.url, outputs=outputs)
+    listener = JetStreamListener(port=0, openlineage=lineage)
 
     spark.streams.addListener(listener)
     try:
@@ -58,6 +61,25 @@ def test_the_listener_of_a_session(
         spark.streams.removeListener(listener)
         listener.close()
     check_log([f"{record.levelname} {record.message}" for record in caplog.records], source.name, "copied")
+    written = [{"namespace": source.url, "name": target.name}]
+    assert [event["outputs"] for event in collector.events[:-2]] == [written] * (len(collector.events) - 2)
+    check_lineage(collector, (source.url, source.name), str(query.runId))
+
+
+def check_lineage(collector: Collector, dataset: tuple[str, str], run: str, *, known: bool = True) -> None:
+    """Both queries of `check_log`; micro-batches without rows have no sequences."""
+    *events, started, failed = collector.events
+    assert {event["run"]["runId"] for event in events} == {run}
+    assert (events[0]["eventType"], events[-1]["eventType"]) == ("START", "COMPLETE")
+    assert {event["eventType"] for event in events[1:-1]} == {"RUNNING"}
+    ranges = [inputs(event)[dataset] for event in events[1:-1]]
+    expected = [[{"last": 40}]]
+    if known:
+        expected = [[{"first": first, "last": last}] for first, last in ((1, 15), (16, 30), (31, 40))]
+    assert [each for each in ranges if each] == expected
+    assert (started["eventType"], failed["eventType"]) == ("START", "FAIL")
+    assert started["run"]["runId"] == failed["run"]["runId"] != run
+    assert "cannot read stream NOWHERE" in failed["run"]["facets"]["errorMessage"]["message"]
 
 
 def check_log(lines: list[str], stream: str, query: str, *, known: bool = True) -> None:
@@ -85,13 +107,15 @@ def check_log(lines: list[str], stream: str, query: str, *, known: bool = True) 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("version", "known"), [*VERSIONS, (CONNECT, True)])
-def test_other_sparks(stream: MakeStream, version: str, known: bool, tmp_path: Path) -> None:
+def test_other_sparks(stream: MakeStream, version: str, known: bool, tmp_path: Path, collector: Collector) -> None:
     """Spark 4.0 and 4.1 say nothing about the end of the stream, and read all in the first micro-batch."""
     s = stream()
     s.fill(COUNT)
     watch = Path(__file__).with_name("watch.py")
     mode = "connect" if version == CONNECT else "classic"
-    result: dict[str, Any] = run_script(watch, mode, s.url, s.name, tmp_path, folder=tmp_path, **environment(version))
+    result: dict[str, Any] = run_script(
+        watch, mode, s.url, s.name, tmp_path, collector.url, folder=tmp_path, **environment(version)
+    )
     assert result["spark"] == (pyspark.__version__ if version == CONNECT else version)
     assert result["early"] == {}
     # In Python the offsets are text; in the JSON of the progress they are objects, but over Spark Connect text too.
@@ -116,3 +140,4 @@ def test_other_sparks(stream: MakeStream, version: str, known: bool, tmp_path: P
     assert failed["spark_jetstream_query_failures_total", ("broken",)] == 1
     assert [value for (name, _), value in failed.items() if name == "spark_jetstream_query_up"] == [0]
     check_log(result["log"], s.name, "orders", known=known)
+    check_lineage(collector, (s.url, s.name), result["run"], known=known)

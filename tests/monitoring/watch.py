@@ -1,6 +1,6 @@
 """Run two queries with a `JetStreamListener` on whichever Spark the environment holds; print what it found as JSON.
 
-    python watch.py (classic|connect) URL STREAM FOLDER
+    python watch.py (classic|connect) URL STREAM FOLDER COLLECTOR
 
 The first query reads the stream in micro-batches of 15 messages, the second fails.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jetstream.monitoring import JetStreamListener, lag
+from spark_jetstream.monitoring import JetStreamListener, OpenLineage, lag
 from spark_jetstream.testing.process import poll
 
 COUNT = 40
@@ -48,7 +48,7 @@ def found(progress: Any) -> dict[str, Any]:
     return {name: asdict(each) for name, each in lag(progress).items()}
 
 
-def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
+def main(mode: str, url: str, stream: str, folder: str, collector: str) -> dict[str, Any]:
     log, handler = logging.getLogger("spark_jetstream.monitoring"), logging.handlers.BufferingHandler(1000)
     log.setLevel(logging.INFO)
     log.addHandler(handler)
@@ -58,7 +58,7 @@ def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
         .config("spark.sql.streaming.noDataProgressEventInterval", "500")  # milliseconds
     )
     spark = (builder.remote("local[2]") if mode == "connect" else builder.master("local[2]")).getOrCreate()
-    listener = JetStreamListener(port=0)
+    listener = JetStreamListener(port=0, openlineage=OpenLineage(collector, servers=url))
     spark.streams.addListener(listener)
 
     def start(name: str, stream: str) -> Any:
@@ -76,6 +76,7 @@ def main(mode: str, url: str, stream: str, folder: str) -> dict[str, Any]:
             "spark": spark.version,
             "early": early,
             "id": str(query.id),
+            "run": str(query.runId),
             "offset": type(last["sources"][0]["endOffset"]).__name__,
             "json_offset": type(json.loads(last.json)["sources"][0]["endOffset"]).__name__,
             "lags": [found(progress) for progress in query.recentProgress if progress.numInputRows],
