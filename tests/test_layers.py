@@ -65,6 +65,7 @@ PURE = (
     "monitoring.stream_lag",
     *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
     "sink.rollups",
+    "sink.groups",
 )
 IMPURE_LIBRARIES = {
     "asyncio",

@@ -1,8 +1,9 @@
 """Reads the acknowledgements of published rows, in bulk, and says what a refusal means for its row. Pure.
 
 A server answers a publish with JSON: ``{"stream":"ORDERS","seq":17}``, with ``,"duplicate": true`` when it knows the
-message id, with ``,"val":"5"`` for the new value of a counter, or with an error object; a subject that no stream
-listens on gives a status line, ``NATS/1.0 503``.
+message id, with ``,"val":"5"`` for the new value of a counter, with ``,"batch":"b","count":3`` for the last message of
+an atomic batch (the others have empty answers), or with an error object; a subject that no stream listens on gives a
+status line, ``NATS/1.0 503``.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class AckReader:
         begin = frames.line_end + frames.head
         end = frames.line_end + frames.size
         answers = Answers()
-        left = np.arange(len(frames))
+        left = np.flatnonzero(frames.size)
         for known in self._streams:
             left = self._plain(frames, known, numbers, begin, end, left, answers)
             if not len(left):
@@ -208,6 +209,11 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10170: (Outcome.REFUSED, "a row with column incr has no payload: leave column data null"),
     10171: (Outcome.REFUSED, "column incr takes an integer, and allows no other demand on the server"),
     10172: (Outcome.REFUSED, "the last message on this subject is broken: delete it, whose increment is then lost"),
+    # An atomic batch:
+    10174: (Outcome.REFUSED, "set allow_atomic on the stream of each subject, or drop column atomic_group"),
+    10176: (Outcome.RETRY, "does the stream capture the subjects of all rows?"),  # also after a cut or an election
+    10199: (Outcome.REFUSED, "make the group smaller, or raise the server's limit (jetstream, max_batch_size)"),
+    10201: (Outcome.REFUSED, "some of its rows are stored, and others are not: is column msg_id right?"),
     10188: (Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop column schedule"),
     10189: (
         Outcome.REFUSED,
@@ -226,8 +232,8 @@ _SUBJECT_IS_FULL = "maximum messages per subject"
 
 
 def queue_is_full(refusal: Refusal) -> bool:
-    """Whether the stream's queue is full: the stream still stores rows, so this row will have its turn."""
-    return refusal.err_code == 10167 or (refusal.err_code == 0 and refusal.code == 429)
+    """Whether the stream's queue is full, or too many atomic batches are open: this row will have its turn."""
+    return refusal.err_code in (10167, 10210) or (refusal.err_code == 0 and refusal.code == 429)
 
 
 def outcome(refusal: Refusal) -> Outcome:

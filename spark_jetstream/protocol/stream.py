@@ -66,7 +66,8 @@ class StreamSummary:
     subject's only message when it expires. ``deny_purge``: the stream refuses to be purged; ``deny_delete``: single
     messages cannot be deleted. ``allow_msg_schedules``: messages may be schedules (server 2.12, ADR-51).
     ``allow_rollup_hdrs``: they may remove others. ``initial_seq`` is the first sequence that the stream has ever used.
-    ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49). ``domain``: that of its server, if any.
+    ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49); ``allow_atomic``: it takes batches (ADR-50).
+    ``domain``: that of its server, if any.
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
 
     A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
@@ -101,6 +102,7 @@ class StreamSummary:
     mirror: bool = False
     allow_msg_ttl: bool = False
     allow_msg_counter: bool = False
+    allow_atomic: bool = False
     deny_purge: bool = False
     allow_msg_schedules: bool = False
     allow_rollup_hdrs: bool = False
@@ -149,7 +151,7 @@ _SETTINGS = (
     *("max_msgs_per_subject", "max_age", "max_msgs", "max_bytes", "max_msg_size", "num_replicas"),
     *("allow_direct", "no_ack", "sealed", "allow_msg_ttl", "deny_purge", "discard", "storage", "persist_mode"),
     *("allow_msg_schedules", "allow_rollup_hdrs"),
-    *("deny_delete", "subject_delete_marker_ttl", "allow_msg_counter"),
+    *("deny_delete", "subject_delete_marker_ttl", "allow_msg_counter", "allow_atomic"),
 )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.conventions import DEAD_LETTER
 from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.rows import INCREMENT, SERVER_HEADERS, RefusedRow, Rows
+from spark_jetstream.sink.rows import GROUP, INCREMENT, SERVER_HEADERS, RefusedRow, Rows
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
@@ -41,8 +41,9 @@ def dead_letters(
             DEAD_LETTER + b"Reason: " + _one_line(row.reason.encode()),
             DEAD_LETTER + b"Error-Code: %d" % row.err_code,
         ]
-        if row.lines.startswith(INCREMENT):
-            own.append(DEAD_LETTER + b"Incr: " + _one_line(row.lines.removeprefix(INCREMENT).partition(b"\r\n")[0]))
+        for line, name in ((INCREMENT, b"Incr: "), (GROUP, b"Group: ")):
+            if value := (b"\r\n" + row.lines).partition(b"\r\n" + line)[2]:
+                own.append(DEAD_LETTER + name + _one_line(value.partition(b"\r\n")[0]))
         cut = DEAD_LETTER + b"Size: %d" % len(payload)
         kept = [line for line in row.lines.split(b"\r\n") if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])]
         fixed = [*own, cut]

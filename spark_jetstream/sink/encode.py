@@ -10,7 +10,7 @@ r"""Rows to PUB and HPUB frames, in bulk. Pure: Arrow in, bytes out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ class Encoded:
     """The frames of n rows, one after the other in `data`; `bounds` (int64, length n + 1) holds where each begins.
 
     `size` is the size of header and payload of each row in bytes, which counts against the server's `max_payload`. Row
-    i has the reply subject of number `first` + i, or each row that of number `first` if they are `shared`.
+    i has the reply subject of number `first` + i, or each row that of number `first` if they are `shared`. A group
+    (`Rows.ends`) counts as one row: its frames together, the size of its largest row, and one reply subject for all.
     """
 
     data: Any
@@ -66,6 +67,17 @@ def encode(
     Only `stream` may store the rows, if it is given; increments of counters do not say so.
     """
     count = len(rows)
+    number, parts = first_number + np.arange(count), list[Any]()
+    if rows.ends is not None:
+        # Sent again, a batch has the same id: its first message ends what the server still has of an earlier try.
+        edges = np.concatenate(([0], rows.ends))
+        at = np.repeat(edges[:-1], np.diff(edges))
+        number = first_number + np.searchsorted(edges, at)
+        parts = [piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()), decimal(pa.array(number))]
+        parts += [piece(b"\r\nNats-Batch-Sequence: "), decimal(pa.array(np.arange(1, count + 1) - at))]
+        last = pa.array(np.isin(np.arange(1, count + 1), edges))
+        parts += [pc.if_else(last, piece(b"\r\nNats-Batch-Commit: 1\r\n"), _LINE_END), _NOTHING]
+        rows = replace(rows, lines=pc.binary_join_element_wise(rows.lines, *parts))
     own = _own_lines(rows, ids, stream)
     line_size = _sizes(rows.lines)
     own_size = len(own) if isinstance(own, bytes) else _sizes(own)
@@ -73,10 +85,9 @@ def encode(
     head_size = np.where(headed, len(_VERSION) + own_size + line_size + len(_CR_LF), 0)
     size = head_size + _sizes(rows.data)
     if shared:
-        parts: list[Any] = [rows.subject, piece(f" {inbox}.{first_number} ".encode())]
+        parts = [rows.subject, piece(f" {inbox}.{first_number} ".encode())]
     else:
-        numbers = decimal(pa.array(np.arange(first_number, first_number + count, dtype=np.int64)))
-        parts = [rows.subject, piece(f" {inbox}.".encode()), numbers, _BLANK]
+        parts = [rows.subject, piece(f" {inbox}.".encode()), decimal(pa.array(number)), _BLANK]
     if not headed.any():
         parts = [_PUB, *parts, _number(size), _LINE_END]
     elif headed.all():
@@ -95,6 +106,8 @@ def encode(
     joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, _NOTHING)
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64)
+    if rows.ends is not None:
+        bounds, size = bounds[edges], np.maximum.reduceat(size, edges[:-1])
     return Encoded(data or NO_BYTES, bounds, size, first_number, shared)
 
 

@@ -1,7 +1,7 @@
 """Checks on the driver before the first row is written, of the stream or bucket that the options name.
 
-What a publisher's permissions do not let it see is not checked, except what delivery exactly-once and column schedule
-need.
+What a publisher's permissions do not let it see is not checked, except what delivery exactly-once and the columns
+schedule and atomic_group need.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ HINT = " (option objectBucket)"
 
 #: Columns that need a setting of the stream.
 _SETTINGS = {"incr": "allow_msg_counter", "schedule": "allow_msg_schedules", "rollup": "allow_rollup_hdrs"}
+_SETTINGS["atomic_group"] = "allow_atomic"
+_NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would store as plain messages
 _COUNTING_SERVERS = (2, 12, 0)  # older ones would store increments as messages without payload
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
@@ -74,8 +76,8 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     if "incr" in needs and connection.server_version < _COUNTING_SERVERS:
         version = ".".join(map(str, connection.server_version))
         raise SchemaError(f'column "incr" needs nats-server 2.12, and this one is {version}')
-    # A micro-batch waits long for the checks only if delivery exactly-once or column schedule needs them.
-    brief = starts or (checked is None and options.delivery != "exactly-once" and "schedule" not in needs)
+    # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them.
+    brief = starts or (checked is None and options.delivery != "exactly-once" and not needs & _NEW)
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
     if options.bucket is not None:
         bucket = _check_keys(check, options.bucket, connection.prefix)
@@ -223,8 +225,7 @@ def _check_subjects(check: _Check, needs: frozenset[str]) -> None:
         stream = names[0] if names and len(names) == 1 else None
     info = None
     if stream is not None:
-        # A server before 2.12 stores a schedule as if it were a message for now.
-        who = "delivery exactly-once" if exactly_once else 'column "schedule"' if "schedule" in needs else ""
+        who = "delivery exactly-once" if exactly_once else "".join(f'column "{column}"' for column in needs & _NEW)
         needed = f"{who} has to see the state of stream {stream}" if who else ""
         info = check.visible(functools.partial(check.info, stream, "stream", f"stream {stream}"), needed)
     if info is not None:
@@ -254,7 +255,8 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
     for column in sorted(needs):
         setting = _SETTINGS[column]
         if not getattr(state, setting):
-            mend = f"it was made without {setting}" if column == "incr" else f"set {setting} on it"
+            edit = f"set {setting} on it (spark-jetstream stream edit {name} --{setting.replace('_', '-')})"
+            mend = f"it was made without {setting}" if column == "incr" else edit
             raise OptionError(f'option stream: {name} refuses column "{column}": {mend}', option="stream")
     if options.delivery == "exactly-once":
         refuse_unfit(state)

@@ -203,7 +203,7 @@ class Publisher:
                 f"no acknowledgement within {timeout:g} s (option ackTimeout), also after {retries} retries (option "
                 f"maxRetries): {self._recovery.why_silent(flight, index, time.monotonic())}"
             )
-            raise self.failure(flight.refuse(index, why))
+            raise self.failure(flight.refuse(index, why)[0])
         flight.note_timeout()
         try:
             self._connection.check()
@@ -276,14 +276,14 @@ class Publisher:
         if meaning is Outcome.RETRY and flight.tries[index] < self._options.max_retries:
             flight.postpone(index, time.monotonic() + _pause(flight, index))
             return
-        row = flight.portion.row(index)
+        row = flight.portion.members(index)[-1]
         reason = self._target.at(row.subject).reason(refusal, row.lines)
         if meaning is Outcome.RETRY:
             self._after_retries(flight, index, refusal, reason)
         elif meaning is Outcome.FAIL:
-            raise self.failure(flight.refuse(index, reason, refusal.err_code))
+            raise self.failure(flight.refuse(index, reason, refusal.err_code)[0])
         else:
-            self._window.refused.append(flight.refuse(index, reason, refusal.err_code))
+            self._window.refused += flight.refuse(index, reason, refusal.err_code)
 
     def _after_retries(self, flight: InFlight, index: int, refusal: Refusal, reason: str) -> None:
         """Give a row up after `maxRetries`, or send it again after a pause.
@@ -291,17 +291,17 @@ class Publisher:
         A stream without a leader, or with a full queue, may take `retryTimeout` without an answer.
         """
         now, patience = time.monotonic(), self._options.connection.retry_timeout
-        subject = flight.portion.row(index).subject
         too_long = now - self._answered > patience
         if refusal.code == NO_STREAM and not refusal.err_code:
-            if self._recovery.nobody_listens(subject, too_long=too_long):
-                self._window.refused.append(flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM))
-                return
+            for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
+                if self._recovery.nobody_listens(subject, too_long=too_long):
+                    self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
+                    return
         elif not queue_is_full(refusal):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
-            raise self.failure(flight.refuse(index, why, refusal.err_code))
+            raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:
-            number = flight.portion.rows.number[index]
+            number = flight.portion.members(index)[-1].number
             silence = "" if refusal.err_code else f": {self._recovery.why_silent(flight, index, now)}"
             raise self._outage(
                 f"{self._target.noun} {number} of {self._where} cannot be stored: {reason} for {patience:g} s (option "
@@ -314,10 +314,11 @@ class Publisher:
             raise denied
         for flight in self._window.portions:
             for index in np.flatnonzero(flight.waiting).tolist():
-                subject = flight.portion.row(index).subject
+                subjects = {row.subject for row in flight.portion.members(index)}
                 # A server that has the option's domain itself names the subject under which the stream stores it.
-                if denied.subject.lower() in (subject.lower(), self._target.at(subject).stored_at(subject).lower()):
-                    raise self.failure(flight.refuse(index, "the account may not publish to this subject"))
+                subjects |= {self._target.at(subject).stored_at(subject) for subject in subjects}
+                if denied.subject.lower() in map(str.lower, subjects):
+                    raise self.failure(flight.refuse(index, "the account may not publish to this subject")[0])
 
 
 def _pause(flight: InFlight, index: int) -> float:

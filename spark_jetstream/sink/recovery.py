@@ -53,7 +53,8 @@ class Recovery:
         for flight in flights:
             if flight.portion.ids is not None:
                 at = np.flatnonzero(flight.waiting)
-                ids = flight.portion.ids.take(pa.array(at)).to_pylist()
+                ends = flight.portion.rows.ends
+                ids = flight.portion.ids.take(pa.array(at if ends is None else ends[at] - 1)).to_pylist()
                 for index, message_id in zip(at.tolist(), ids, strict=True):
                     waiting.setdefault(message_id, []).append((flight, index))
         if not waiting:
@@ -70,7 +71,7 @@ class Recovery:
         assert flight.replies is not None
         alike: dict[tuple[str, bytes], list[int]] = {}  # the rows of each subject and payload
         for index in np.flatnonzero(flight.waiting).tolist():
-            row = flight.portion.row(index)
+            row = flight.portion.members(index)[-1]
             content = self._target.at(row.subject).stored_at(row.subject), row.data
             alike.setdefault(content, []).append(index)
         acknowledged = [
@@ -88,7 +89,7 @@ class Recovery:
             if stored is None:
                 continue
             candidates = alike.get((stored.subject, _payload(stored)), [])
-            index = next((index for index in candidates if _is_row(stored, flight.portion.row(index))), None)
+            index = next((index for index in candidates if _is_row(stored, flight.portion.members(index)[-1])), None)
             if index is not None:
                 candidates.remove(index)
                 flight.settle(index)
@@ -99,9 +100,10 @@ class Recovery:
 
         The server checks the expected sequence before the message id, so the message at that place may be this very
         row, stored by an earlier try. The row then counts as a duplicate. A row without a message id is recognised by
-        payload and headers, and looked for only if it was sent more than once.
+        payload and headers, and looked for only if it was sent more than once. One row of a group tells of all.
         """
-        row = flight.portion.row(index)
+        rows = flight.portion.members(index)
+        row = next((row for row in rows if expected_revision(row.lines) is not None), rows[0])
         expected = expected_revision(row.lines)
         if expected is None or (row.message_id is None and not flight.again[index]):
             return Outcome.REFUSED
@@ -112,7 +114,7 @@ class Recovery:
                     self._connection, name, target.stored_at(row.subject), expected + 1, prefix=target.api_prefix
                 )
                 if stored is not None and _is_row(stored, row):
-                    flight.settle_as_duplicate(index, name, stored.sequence)
+                    flight.settle_as_duplicate(index, name, stored.sequence + rows[-1].index - row.index)
                     return None
         except JetStreamError as error:
             log.info("cannot read the message at the expected sequence of a row: %s", error)
@@ -148,7 +150,7 @@ class Recovery:
 
     def why_silent(self, flight: InFlight, index: int, now: float) -> str:
         """Return why a row got no answer, as far as the server says."""
-        subject = flight.portion.row(index).subject
+        subject = flight.portion.members(index)[-1].subject
         target = self._target.at(subject)
         stream = target.stream if flight.portion.main else None
         return why_silent(

@@ -29,11 +29,11 @@ class Totals:
         for stream, (first, last) in streams.items():
             self.note(stream, first, last)
 
-    def note_duplicate(self, stream: str, sequence: int) -> None:
-        """Count a row that was stored before, as this message of a stream."""
-        self.stored += 1
-        self.duplicates += 1
-        self.note(stream, sequence, sequence)
+    def note_duplicate(self, stream: str, sequence: int, rows: int = 1) -> None:
+        """Count a row that was stored before, as this message of a stream, or `rows` rows, the last of them there."""
+        self.stored += rows
+        self.duplicates += rows
+        self.note(stream, sequence - rows + 1, sequence)
 
     def stored_already(self, noun: str = "row") -> str:
         """Return how many rows or objects of a task are stored, for the end of its error."""
@@ -49,7 +49,7 @@ class TaskReport:
     `duplicates` of the stored ones. `streams` maps each stream to the first and the last sequence of the rows
     (inclusive; there may be messages of other publishers between them). The task wrote for `seconds`. `size` is the
     size of the contents of objects in bytes. `lost_ttl`: a `Nats-TTL` in column headers was left out. `content` is the
-    `MessageIds.content` of the rows, None where it is not known.
+    `MessageIds.content` of the rows, None where it is not known. `groups` are the values of column `atomic_group`.
     """
 
     partition: int
@@ -62,6 +62,7 @@ class TaskReport:
     size: int = 0
     lost_ttl: bool = False
     content: int | None = None
+    groups: frozenset[bytes] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON, for the ledger."""

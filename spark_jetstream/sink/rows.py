@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
-from spark_jetstream.protocol.conventions import SCHEDULED_ID
+from spark_jetstream.protocol.conventions import ATOMIC_GROUP, SCHEDULED_ID
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
 from spark_jetstream.schema import closest_column
 
@@ -27,16 +27,18 @@ MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
 
 #: Headers that a server acts on, refuses, removes, or adds by itself (nats-server: server/stream.go, server/client.go),
-#: and one that the sink adds; the sink leaves them out.
+#: and those that the sink adds; the sink leaves them out.
 SERVER_HEADERS = re.compile(
     rb"Nats-(Msg-Id|Expected-.*|Batch-.*|TTL|Rollup|Stream-Source|Schedule.*|Incr|Counter-Sources|Stream|Subject"
     rb"|Sequence|Time-Stamp|Last-Sequence|Num-Pending|UpTo-Sequence|Pin-Id|Msg-Size|Marker-Reason|Required-Api-Level"
-    rb"|Request-Info|Trace-.*)|Status|Description|" + SCHEDULED_ID.encode()
+    rb"|Request-Info|Trace-.*)|Status|Description|" + f"{SCHEDULED_ID}|{ATOMIC_GROUP}".encode()
 )
 #: Those of them without which a row would be another message: stored at another time, in place of others, or added up.
 COMMANDS = re.compile(rb"Nats-(Schedule.*|Rollup|Incr)")
 INCREMENT = b"Nats-Incr: "
 """What the header lines of a row that changes a counter begin with, and those of no other row."""
+GROUP = f"{ATOMIC_GROUP}: ".encode()
+"""What a header line of a row of a group begins with."""
 #: Those of them that columns ask for (ADR-49, ADR-51).
 COMMAND_COLUMNS = {
     b"Nats-Incr": "incr",
@@ -108,6 +110,9 @@ class Columns:
         for name, other in _PAIRS:
             if name in names and other not in names:
                 raise SchemaError(f'column "{name}" needs column "{other}" beside it')
+        for name in ("incr", "schedule", "rollup"):
+            if name in names and "atomic_group" in names:
+                raise SchemaError(f'columns "atomic_group" and "{name}" cannot be used together: drop one of them')
         if "schedule" in names and subject is not None:
             raise SchemaError(
                 'column "schedule" cannot be used with option subject: a subject keeps one schedule, so each row would '
@@ -131,6 +136,7 @@ class SinkColumns(Columns):
         "schedule_target": TEXT,
         "schedule_ttl": TEXT,
         "rollup": TEXT,
+        "atomic_group": TEXT,
     }
     ignored: ClassVar[Types] = {"stream": TEXT, "sequence": NUMBER, "timestamp": TIME}
     required: ClassVar[Mapping[str, str]] = {
@@ -152,7 +158,7 @@ class Rows:
     dead letter can hold the rest: invalid headers and ids are left out, and null is empty.
 
     `left_out` maps the names of `SERVER_HEADERS` that column headers held to the first row of each, in the order of
-    the rows.
+    the rows. With `ends` they are groups: group i, which ends before row `ends[i]`, is stored whole or not at all.
     """
 
     number: IntArray
@@ -162,12 +168,13 @@ class Rows:
     msg_id: pa.BinaryArray | None
     faults: dict[int, str] = field(default_factory=dict)
     left_out: dict[bytes, int] = field(default_factory=dict)
+    ends: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.number)
 
     def take(self, indices: IntArray) -> Rows:
-        """Return the rows with these indices, no index twice."""
+        """Return the rows with these indices, no index twice, without `ends`."""
         pick = pa.array(indices)
         subject, data, lines = (part.take(pick) for part in (self.subject, self.data, self.lines))
         msg_id = None if self.msg_id is None else self.msg_id.take(pick)
@@ -235,6 +242,8 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     lines = _with_schedule_and_rollup(lines, given, faults)
     if "incr" in given:
         lines = _with_increments(lines, given, data, faults)
+    if "atomic_group" in given:
+        lines = with_header(lines, ATOMIC_GROUP.encode(), header_values(given["atomic_group"], "atomic_group", faults))
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     data = pc.fill_null(data, NO_BYTES)

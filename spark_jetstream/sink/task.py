@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.client.requests import Connect
+from spark_jetstream.errors import DeliveryError
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM
 from spark_jetstream.sink.dead_letters import dead_letters
+from spark_jetstream.sink.groups import group_names, sorted_out, whole_groups
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.publisher import Publisher
@@ -21,6 +26,8 @@ from spark_jetstream.sink.rollups import Rollups
 from spark_jetstream.sink.rows import COMMAND_COLUMNS, COMMANDS, Columns, RefusedRow, Rows, SinkColumns, rows_of
 from spark_jetstream.sink.target import Target
 
+_HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many
+_KNOWN = 10201  # error code: the stream has one of the message ids of a group
 _PORTION_ROWS = 2000
 _PORTION_BYTES = 4 * 1024 * 1024
 
@@ -86,6 +93,9 @@ class TaskWriter:
         self._resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
         rolling = not {"schedule", "rollup"}.isdisjoint(columns.names)
         self._rollups = Rollups(alone=ledger is not None) if rolling else None
+        self._held: list[Rows] = []  # those that have a group
+        self._groups: set[bytes] = set()  # all of these
+        self._known: list[RefusedRow] = []  # the rows of groups that are stored, in part at least
         self._lost_ttl = False  # whether a TTL in column headers was left out
 
     def run(self, batches: Iterable[pa.RecordBatch], begun: float) -> TaskReport:
@@ -94,7 +104,10 @@ class TaskWriter:
             for batch in batches:
                 for part in portions(batch, self._columns, self._most):
                     self._write(self.read(part, self._count + 1))
+            for rows in whole_groups(self._held, self._most, _PORTION_BYTES) if self._groups else ():
+                self._send_groups(rows)
             self.finish()
+            self._settle_known()
         totals = self.publisher.totals
         totals.note_all(self._skipped.streams)
         totals.note_all(self._resent.streams)
@@ -108,6 +121,7 @@ class TaskWriter:
             seconds=time.monotonic() - begun,
             lost_ttl=self._lost_ttl,
             content=None if self.message_ids is None else self.message_ids.content,
+            groups=frozenset(self._groups),
         )
 
     # What depends on the kind of target
@@ -147,8 +161,50 @@ class TaskWriter:
                 self.finish()
                 turn, turn_ids, counted = turn.take(rollups.too_early(flight)), None, self._resent
 
+    def _send_groups(self, rows: Rows) -> None:
+        """Send the rows of whole groups."""
+        rows = rows if self.message_ids is None else replace(rows, msg_id=self.message_ids.ids(rows))
+        skipped = Totals()
+        missing, _ = self._without_stored(rows, rows.msg_id, self._target.stream, skipped)
+        refused, left = sorted_out(rows, missing.number)
+        done = len(rows) - len(refused) - len(left)
+        self._skipped.stored, self._skipped.duplicates = self._skipped.stored + done, self._skipped.duplicates + done
+        self._skipped.note_all(skipped.streams)
+        self.dispose(refused)
+        if len(left):
+            self.publisher.publish(left, left.msg_id, self._target.stream, self.publisher.totals)
+            self.dispose()
+        self._settle_known()
+
+    def _settle_known(self) -> None:
+        """Count the groups as stored of which the stream has all message ids, and give the others up."""
+        while self._known:
+            self.finish()
+            known, self._known = self._known, []
+            # The server looks for the id of a roll-up that there is not before it refuses it, and never stores it
+            # (nats-server: server/jetstream_batching.go, checkMsgHeadersPreClusteredProposal).
+            lines, nothing = (repeated(text, len(known)) for text in (b"Nats-Rollup: none\r\n", b""))
+            rows = Rows(np.arange(len(known)), pa.array([row.raw_subject for row in known]), nothing, lines, None)
+            ids = pa.array([row.message_id for row in known], pa.binary())
+            flight = self.publisher.publish(rows, ids, self._target.stream, Totals())
+            while self.publisher.flush():
+                continue
+            for _, group in groupby(zip(known, flight.sequences.tolist(), strict=True), lambda place: place[0].reason):
+                some, sequences = zip(*group, strict=True)
+                if all(sequence or row.message_id is None for row, sequence in zip(some, sequences, strict=True)):
+                    for sequence in sequences:
+                        self.publisher.totals.note_duplicate(self._target.stream or "", sequence or max(sequences))
+                else:
+                    self._give_up(list(some))
+            self.finish()
+
     def refused(self, refused: list[RefusedRow]) -> None:
         """Send rows that can never be stored to `deadLetterSubject`. Raise `RowRefused` if that is impossible."""
+        self._known += [row for row in refused if row.err_code == _KNOWN]
+        if others := [row for row in refused if row.err_code != _KNOWN]:
+            self._give_up(others)
+
+    def _give_up(self, refused: list[RefusedRow]) -> None:
         subject = self._options.dead_letter_subject
         if subject is None or any(row.raw_subject == subject.encode() for row in refused):
             raise self.publisher.failure(refused[0])
@@ -172,6 +228,13 @@ class TaskWriter:
 
     def _write(self, rows: Rows) -> None:
         self._count += len(rows)
+        if "atomic_group" in self._columns.names:
+            names = group_names(rows)
+            self._groups.update(names.drop_null().unique().to_pylist())
+            self._held.append(rows.take(np.flatnonzero(names.is_valid())))
+            if sum(part.data.nbytes + part.lines.nbytes for part in self._held) > _HELD:
+                raise DeliveryError("rows with an atomic_group have more than 1 GiB in a task: use more partitions")
+            rows = rows.take(np.flatnonzero(names.is_null()))
         if rows.faults:
             if self.message_ids is not None:
                 self.message_ids.add(rows.take(np.array(sorted(rows.faults), np.int64)))

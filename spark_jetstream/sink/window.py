@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks
 from spark_jetstream.sink.encode import Encoded, encode
+from spark_jetstream.sink.groups import of_group
 from spark_jetstream.sink.report import Totals
 from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
 from spark_jetstream.sink.target import Target
@@ -29,7 +31,7 @@ class Portion:
 
     The target's stream must store `main` rows; any stream may store dead letters and second copies. `begun` is when the
     publisher got the rows, and `after` maps streams to the last sequence that was known then: the rows can only be
-    stored after it.
+    stored after it. Of rows in groups (`Rows.ends`) an index is that of a group, which is sent and answered as one row.
     """
 
     rows: Rows
@@ -40,10 +42,19 @@ class Portion:
     begun: float
     after: Mapping[str, int]
 
-    def row(self, index: int, why: str = "", err_code: int = 0) -> RefusedRow:
-        """Return one row by itself, with the reason why it is not stored."""
-        message_id = None if self.ids is None else self.ids[index].as_py()
-        return RefusedRow(self.rows, index, message_id, why, err_code)
+    @cached_property
+    def sizes(self) -> IntArray:
+        """How many rows each index is for."""
+        return np.ones(len(self.rows), np.int64) if self.rows.ends is None else np.diff(self.rows.ends, prepend=0)
+
+    def members(self, index: int, why: str = "", err_code: int = 0) -> list[RefusedRow]:
+        """Return the row, or the rows of the group, with this index, with the reason why they are not stored."""
+        at = range(index, index + 1)
+        if self.rows.ends is not None:
+            end = int(self.rows.ends[index])
+            at = range(end - int(self.sizes[index]), end)
+            why = of_group(self.rows, at, why)
+        return [RefusedRow(self.rows, i, None if self.ids is None else self.ids[i].as_py(), why, err_code) for i in at]
 
 
 class SharedReplies:
@@ -92,11 +103,11 @@ class InFlight:
     """
 
     def __init__(self, portion: Portion, frames: Encoded, most: int, place: tuple[str, str] | None) -> None:
-        count = len(portion.rows)
+        count = len(portion.sizes)
         self.portion = portion
         self.frames = frames  # the rows as they are sent; replaced when rows that shared a subject get their own
         self.waiting: Mask = frames.size <= most  # rows without an answer; while rows share, all that were sent
-        self.unanswered = int(np.count_nonzero(self.waiting))  # rows less answers
+        self.unanswered = int(portion.sizes[self.waiting].sum())  # rows less answers
         self.replies = None if place is None else SharedReplies(self.unanswered, place)  # answers while the rows shared
         self.sent = 0.0  # when rows were last sent; 0.0 before the first time
         self.timeouts = 0  # how often no answer came within `ackTimeout`
@@ -162,10 +173,11 @@ class InFlight:
         self.due = {index: due for index, due in self.due.items() if self.waiting[index]}
         self.sequences[at] = sequences
         self.known[twice] = True
-        before, self.unanswered = self.unanswered, int(np.count_nonzero(self.waiting))
+        before, self.unanswered = self.unanswered, int(self.portion.sizes[self.waiting].sum())
         self.portion.counted.stored += before - self.unanswered
         self.portion.counted.duplicates += len(np.unique(twice))
-        self.portion.counted.note(stored.stream, int(sequences.min()), int(sequences.max()))
+        first = int((sequences - self.portion.sizes[at]).min()) + 1
+        self.portion.counted.note(stored.stream, first, int(sequences.max()))
 
     def refuse_shared(self) -> None:
         """Count an answer to the shared reply subject that says that some row is not stored."""
@@ -178,19 +190,19 @@ class InFlight:
         if self.waiting[index]:
             self.waiting[index] = False
             self.due.pop(index, None)
-            self.unanswered -= 1
+            self.unanswered -= int(self.portion.sizes[index])
 
     def settle_as_duplicate(self, index: int, stream: str, sequence: int) -> None:
         """Count a row whose acknowledgement was lost as stored, as this message of a stream."""
         self.settle(index)
         self.sequences[index] = sequence
         self.known[index] = True
-        self.portion.counted.note_duplicate(stream, sequence)
+        self.portion.counted.note_duplicate(stream, sequence, int(self.portion.sizes[index]))
 
-    def refuse(self, index: int, why: str, err_code: int = 0) -> RefusedRow:
-        """Settle a row and return it with the reason why it can never be stored."""
+    def refuse(self, index: int, why: str, err_code: int = 0) -> list[RefusedRow]:
+        """Settle a row or a group, and return its rows with the reason why they can never be stored."""
         self.settle(index)
-        return self.portion.row(index, why, err_code)
+        return self.portion.members(index, why, err_code)
 
 
 class Window:
@@ -221,7 +233,7 @@ class Window:
         for index in np.flatnonzero(~flight.waiting).tolist():
             size = int(flight.frames.size[index])
             why = f"header and payload have {size} bytes, and the server takes {max_payload} (max_payload)"
-            self.refused.append(portion.row(index, why))
+            self.refused += portion.members(index, why)
         return flight
 
     def _frames(self, portion: Portion, *, shared: bool = False) -> Encoded:
@@ -229,7 +241,7 @@ class Window:
             first = self._free.pop()
         else:
             first = self._next
-            self._next += 1 if shared else len(portion.rows)
+            self._next += 1 if shared else len(portion.sizes)
         return encode(portion.rows, portion.ids, portion.stream, inbox=self._inbox, first_number=first, shared=shared)
 
     @property
@@ -270,7 +282,7 @@ class Window:
                 continue
             misplaced = target.misplaced(stored, any_stream=not flight.portion.main)
             if misplaced is not None:
-                return flight.refuse(int(at[mine][0]), misplaced)
+                return flight.refuse(int(at[mine][0]), misplaced)[0]
             flight.take(stored, mine)
         return None
 
@@ -282,7 +294,9 @@ class Window:
                 if flight.frames.shared and not index:
                     flight.refuse_shared()
                     break
-                if not flight.frames.shared and 0 <= index < len(flight.waiting) and flight.waiting[index]:
+                own = not flight.frames.shared and 0 <= index < len(flight.waiting)
+                # What is due was refused: the server also refuses the rest of an atomic batch.
+                if own and flight.waiting[index] and index not in flight.due:
                     yield flight, index, refusal
                     break
 

@@ -7,6 +7,7 @@ import itertools
 import logging
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
-from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.errors import DeliveryError, JetStreamError, OptionError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import TYPES
@@ -140,6 +141,9 @@ class _Sink:
             note_batch(self._connect, self.options, WriteTask(tasks[0].write, batchId, 0, self._kept), len(tasks))
         report = BatchReport(task.report for task in tasks)
         _driver_log().info("jetstream sink, %s: %s", self._name(tasks, batchId), report)
+        groups = Counter(name.decode() for task in tasks for name in task.report.groups)
+        for name in [name for name, count in groups.items() if count > 1]:
+            raise DeliveryError(f"partitions have stored group {name!r} in parts: write df.repartition('atomic_group')")
         if report.lost_ttl and (not self.streaming or first_time(f"ttl of run {tasks[0].run}")):
             _driver_log().warning(
                 "rows are stored without the Nats-TTL of their column headers, so they do not expire: put it into "

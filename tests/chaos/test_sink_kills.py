@@ -11,6 +11,7 @@ import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.chaos.scenario import LEVELS
 from tests.support import write_job
 from tests.support.publish import Publisher
 from tests.support.reading import create, wait_until
-from tests.support.sinking import Sink, forget, stored
+from tests.support.sinking import Sink, batches_of, forget, seen_in, stored
 from tests.support.write_job import COUNT, DELAYED, run_apart, values
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -53,7 +54,7 @@ class Target:
         self.stream = f"K{next(_numbers)}"
         self.write = f"write{self.stream}"
         self.count = DELAYED if delayed else COUNT
-        config: dict[str, Any] = {"allow_msg_schedules": True} if delayed else {}
+        config: dict[str, Any] = {"allow_msg_schedules": True} if delayed else {"allow_atomic": True}
         create(self.url, self.stream, storage="file", duplicate_window=window or LEVELS[delivery], **config)
         self.options = {
             "servers": server.url,
@@ -64,8 +65,8 @@ class Target:
         }
         Sink(**self.options).started()
 
-    def attempt(self, partition: int, **more: str) -> TaskReport:
-        return write_job.write({**self.options, **more}, self.write, partition)
+    def attempt(self, partition: int, *, groups: int = 0, **more: str) -> TaskReport:
+        return write_job.write({**self.options, **more}, self.write, partition, groups)
 
 
 _numbers = iter(range(1, 1000))
@@ -104,6 +105,29 @@ def test_a_task_killed_at_every_step(
         info = f"STREAM.INFO.{target.stream}"
         wait_until(lambda: publisher.api(info)["state"]["num_subjects"] == 1, "all rows are published")
     check(delivery, rows(target.url, target.stream), expected)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated", "exactly-once"])
+def test_a_task_killed_between_the_messages_of_its_groups(
+    nats_server: NatsServer, publisher: Publisher, delivery: str
+) -> None:
+    """No part of a group is stored, neither before the task runs again nor then."""
+    target, groups = Target(nats_server, delivery), 5
+    moments = json.loads(run_apart(options=target.options, write_name=target.write, groups=groups))
+    assert f"received publish {COUNT}" in moments
+    stored_before = batches_of(seen_in(publisher, target.stream))
+    assert {size for _, size in stored_before} == {COUNT // groups}
+    assert len(stored_before) > groups
+    if delivery == "exactly-once":
+        forget(publisher, target.stream)
+    partitions = range(1, len(moments) + 2)
+    with ThreadPoolExecutor(8) as pool:
+        reports = list(pool.map(partial(target.attempt, groups=groups), partitions))
+    assert [(report.rows, report.stored) for report in reports] == [(COUNT, COUNT)] * len(reports)
+    found = batches_of(seen_in(publisher, target.stream))
+    assert found.keys() == {(f"{one}-{group}", COUNT // groups) for one in partitions for group in range(groups)}
+    check(delivery, rows(target.url, target.stream), [row for each in partitions for row in values(each)])
 
 
 def test_the_duplicate_window_has_passed_in_these_tests(nats_server: NatsServer, publisher: Publisher) -> None:

@@ -179,6 +179,11 @@ def test_examples_of_the_writing_guide(
         f"newest.{subject}": amount for subject, amount in sums.items()
     }
     assert table_of(shop.url, "prices") == {"fruit.apple": b"1.30", "fruit.plum": b"2.10"}
+    paid = {
+        row.data.decode(): (row.headers or {}).get("Atomic-Group") for row in batch(spark, shop.url, "PAID").collect()
+    }
+    both, last = ["order-17"], ["order-18"]
+    assert paid == {"order 17": both, "order 17: 2 lamps": both, "order 18": last, "two orders": None}
     run_page("docs/writing.md")
     assert batch(spark, shop.url, "TOTALS", subjects="totals.2026-02-03").count() == 1  # the write with a writeId
 

@@ -112,7 +112,6 @@ def test_a_refused_row_is_told_with_code_and_words(
 
 
 BROKEN = [
-    b"",
     b"+OK",
     b'{"stream":"S","seq":1',
     b'[{"stream":"S","seq":1}]',
@@ -172,9 +171,15 @@ def test_an_answer_that_ends_early_is_a_protocol_error() -> None:
     payload = b'{"stream":"A-STREAM-OF-A-LONG-NAME","domain":"HUB","seq":1,"duplicate": true}'
     reader = AckReader(INBOX)
     assert read_answers([frame(1, payload)], reader)[0] == [(1, "A-STREAM-OF-A-LONG-NAME", 1, True)]
-    for length in range(len(payload)):
+    for length in range(1, len(payload)):
         with pytest.raises(ProtocolError):
             read_answers([frame(2, payload[:length])], reader)
+
+
+def test_the_answers_to_an_atomic_batch() -> None:
+    """Those to all of its messages but the last are empty, and say nothing."""
+    last = b'{"stream":"S","seq":9,"batch":"b","count":3}'
+    assert read_answers([frame(2, b""), frame(2, b""), frame(2, last), frame(3, b"")])[0] == [(2, "S", 9, False)]
 
 
 @pytest.mark.parametrize("inbox", ["i", "_I.x", "_INBOX." + "x" * 90])

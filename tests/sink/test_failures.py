@@ -245,10 +245,10 @@ EARLY = [
         for columns in (scheduled(), {"rollup": [None] * 3})
     ),
     Case("bs", "OptionError",
-        'option stream: <N> refuses column "schedule": set allow_msg_schedules on it',
+        r'option stream: <N> refuses column "schedule": set allow_msg_schedules on it .*--allow-msg-schedules\)',
         HERE, {"allow_rollup_hdrs": True}, scheduled()),
     Case("bs", "OptionError",
-        'option stream: <N> refuses column "rollup": set allow_rollup_hdrs on it',
+        r'option stream: <N> refuses column "rollup": set allow_rollup_hdrs on it .*--allow-rollup-hdrs\)',
         HERE, columns={"rollup": ["sub", None, None]}),
     Case("bs", "DeliveryError",
         'option delivery cannot be exactly-once with column "rollup": a roll-up removes the rows that .*; use dedup.*',

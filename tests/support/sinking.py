@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 #: Spark's and Arrow's types of the columns of streams, Key-Value buckets and Object Store buckets.
 KINDS: Mapping[str, tuple[str, pa.DataType]] = {
     **dict.fromkeys(("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name"), TEXT),
-    **dict.fromkeys(("schedule", "schedule_target", "schedule_ttl", "rollup"), TEXT),
+    **dict.fromkeys(("schedule", "schedule_target", "schedule_ttl", "rollup", "atomic_group"), TEXT),
     **dict.fromkeys(("data", "value", "content"), BINARY),
     **dict.fromkeys(("expected_last_subject_sequence", "expected_revision", "revision"), NUMBER),
     "headers": ("map<string,array<string>>", HEADERS),
@@ -183,3 +184,19 @@ def seen_in(publisher: Publisher, stream: str) -> list[Seen]:
         block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
         messages.append(Seen(message["seq"], message["subject"], block, data))
     return messages
+
+
+def batches_of(messages: Sequence[Seen]) -> Counter[tuple[str, int]]:
+    """How often each group is stored, by name and number of rows. A batch that is not whole fails."""
+    found: Counter[tuple[str, int]] = Counter()
+    left = [message for message in messages if "Nats-Batch-Id" in message.headers]
+    while left:
+        size = next(place for place, message in enumerate(left, 1) if "Nats-Batch-Commit" in message.headers)
+        rows, left = left[:size], left[size:]
+        assert [message.headers["Nats-Batch-Sequence"] for message in rows] == [
+            [str(place + 1)] for place in range(size)
+        ]
+        assert rows[-1].sequence - rows[0].sequence == size - 1
+        ((_, name),) = {(*message.headers["Nats-Batch-Id"], *message.headers["Atomic-Group"]) for message in rows}
+        found[name, size] += 1
+    return found

@@ -43,8 +43,11 @@ def values(partition: int, count: int = COUNT) -> list[str]:
     return [f"{partition}.{index}" for index in range(count)]
 
 
-def batches(partition: int, delayed: str | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in two record batches. With `delayed` they are schedules for `<delayed>.row`, due now."""
+def batches(partition: int, delayed: str | None = None, groups: int = 0) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in two record batches. With `delayed` they are schedules for `<delayed>.row`, due now.
+
+    With `groups` they are of so many groups, in turn.
+    """
     everything = values(partition, COUNT if delayed is None else DELAYED)
     half = len(everything) // 2
     for some in (everything[:half], everything[half:]):
@@ -53,14 +56,17 @@ def batches(partition: int, delayed: str | None = None) -> Iterator[pa.RecordBat
             columns["subject"] = pa.array([f"{delayed}.wait.{value}" for value in some])
             columns["schedule"] = pa.array(["2020-01-01T00:00:00Z"] * len(some))
             columns["schedule_target"] = pa.array([f"{delayed}.row"] * len(some))
+        if groups:
+            columns["atomic_group"] = pa.array([f"{partition}-{index % groups}" for index in range(len(some))])
         yield pa.record_batch(columns)
 
 
-def write(options: Mapping[str, str], write: str, partition: int) -> TaskReport:
+def write(options: Mapping[str, str], write: str, partition: int, groups: int = 0) -> TaskReport:
     """One attempt of a task, on the connection that this process has for its options; delayed without a subject."""
     delayed = None if "subject" in options else options["stream"]
     names = ["data"] if delayed is None else ["data", "subject", "schedule", "schedule_target"]
-    return Sink(**options).write(batches(partition, delayed), WriteTask(write, _BATCH, partition), names=names)
+    names += ["atomic_group"] if groups else []
+    return Sink(**options).write(batches(partition, delayed, groups), WriteTask(write, _BATCH, partition), names=names)
 
 
 _connections: dict[Inbox, Connection] = {}
@@ -107,15 +113,25 @@ class Death:
         return watched
 
 
-def arm(death: Death) -> None:
-    """Make every request and every publish of this process a moment."""
+def arm(death: Death, *, apart: bool = False) -> None:
+    """Make every request and every publish of this process a moment; with `apart` also each message of a publish."""
     numbers = itertools.count(1)
     setattr(Connection, "inbox", inbox)  # noqa: B010
     setattr(Connection, "request", death.around(Connection.request, lambda subject, *_: str(subject), False))  # noqa: B010
-    setattr(Inbox, "send", death.around(Inbox.send, lambda *_: f"publish {next(numbers)}", True))  # noqa: B010
+    send = death.around(Inbox.send, lambda *_: f"publish {next(numbers)}", True)
+
+    def send_apart(inbox: Inbox, frames: memoryview) -> None:
+        left = bytes(frames)
+        while left:
+            line = left.partition(b"\r\n")[0]
+            size = len(line) + int(line.rpartition(b" ")[2]) + 4
+            send(inbox, left[:size])
+            left = left[size:]
+
+    setattr(Inbox, "send", send_apart if apart else send)  # noqa: B010
 
 
-def die_everywhere(work: Callable[[int], object]) -> list[str]:
+def die_everywhere(work: Callable[[int], object], *, apart: bool = False) -> list[str]:
     """Kill one task after the other, `work` of 1, 2, ..., each a moment later; the names of the moments."""
     moments: list[str] = []
     while True:
@@ -123,7 +139,7 @@ def die_everywhere(work: Callable[[int], object]) -> list[str]:
         listen, tell = os.pipe()
         process = os.fork()
         if not process:
-            arm(Death(number, tell))
+            arm(Death(number, tell), apart=apart)
             work(number)
             os._exit(0)
         os.close(tell)
@@ -141,16 +157,19 @@ def run_apart(**work: Any) -> str:
     return run_python("-m", "tests.support.write_job", json.dumps(work))
 
 
-def run(options: dict[str, str], write_name: str = "", names: str = "", size: int = 0) -> None:
-    """Print the moments at which tasks were killed; with `names` they write objects of this size."""
+def run(options: dict[str, str], write_name: str = "", names: str = "", size: int = 0, groups: int = 0) -> None:
+    """Print the moments at which tasks were killed; with `names` they write objects of this size.
+
+    With `groups` the rows of a task have so many groups, and each message is a moment.
+    """
 
     def task(number: int) -> object:
         if not names:
-            return write(options, write_name, number)
+            return write(options, write_name, number, groups)
         name = f"{names}-{number}"
         return Sink(**options).write([batch(name=[name], content=[content(name, 2, size)])])
 
-    json.dump(die_everywhere(task), sys.stdout)
+    json.dump(die_everywhere(task, apart=groups > 0), sys.stdout)
 
 
 if __name__ == "__main__":
