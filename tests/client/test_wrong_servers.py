@@ -108,6 +108,7 @@ def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_second_attempt(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """The time to connect is over once an attempt has failed: what a second one would meet depends on the machine."""
+    pool.close_all()  # those of other tests may fail, too
     loop, ahead = pool._event_loop(), 0.0
     now = loop.time
 

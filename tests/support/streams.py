@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from spark_jetstream.testing.process import poll
 from tests.support.publish import Message, Publisher
-from tests.support.reading import wait_until
 
 
 class Stored(NamedTuple):
@@ -104,7 +104,11 @@ class Stream:
 
     def wait_for(self, messages: int, timeout: float = 60.0) -> None:
         """Wait until the stream holds exactly so many messages."""
-        wait_until(lambda: bool(self.state()["messages"] == messages), f"{messages} messages in {self.name}", timeout)
+        poll(
+            lambda: True if self.state()["messages"] == messages else None,
+            timeout,
+            lambda: TimeoutError(f"not seen within {timeout:g} s: {messages} messages in {self.name}: {self.state()}"),
+        )
 
 
 def iso(nanoseconds: int) -> str:
