@@ -72,7 +72,7 @@ def sink(server: NatsServer, s: Stream) -> Sink:
 
 def exactly(url: str, **options: object) -> Sink:
     """A sink that stores each row once, and the ledger for it."""
-    return Sink(url, **{"delivery": "exactly-once", "requestTimeout": "2s", **options}).started()
+    return Sink(url, **{"delivery": "exactly-once", **options}).started()
 
 
 def entry(admin: Publisher) -> dict[str, Any]:
