@@ -44,8 +44,12 @@ HINT = " (option objectBucket)"
 """The end of errors about an Object Store bucket."""
 
 #: Columns that need a setting of the stream.
-_SETTINGS = {"incr": "allow_msg_counter", "schedule": "allow_msg_schedules", "rollup": "allow_rollup_hdrs"}
-_SETTINGS["atomic_group"] = "allow_atomic"
+_SETTINGS = {
+    "incr": "allow_msg_counter",
+    "schedule": "allow_msg_schedules",
+    "rollup": "allow_rollup_hdrs",
+    "atomic_group": "allow_atomic",
+}
 _NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would store as plain messages
 _COUNTING_SERVERS = (2, 12, 0)  # older ones would store increments as messages without payload
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
