@@ -390,7 +390,11 @@ class CheckedWebSocket(WebSocketTransport):
 
         self._close_task = asyncio.ensure_future(end(self._ws, self._client))
 
-    end = close
+    def end(self) -> None:
+        """Close what nats-py has not closed."""
+        session: Any = self._client
+        if session is not None:
+            self.close()
 
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
