@@ -94,6 +94,7 @@ class TaskWriter:
         rolling = not {"schedule", "rollup"}.isdisjoint(columns.names)
         self._rollups = Rollups(alone=ledger is not None) if rolling else None
         self._held: list[Rows] = []  # those that have a group
+        self._held_bytes = 0  # of them
         self._groups: set[bytes] = set()  # all of these
         self._known: list[RefusedRow] = []  # the rows of groups that are stored, in part at least
         self._lost_ttl = False  # whether a TTL in column headers was left out
@@ -231,8 +232,10 @@ class TaskWriter:
         if "atomic_group" in self._columns.names:
             names = group_names(rows)
             self._groups.update(names.drop_null().unique().to_pylist())
-            self._held.append(rows.take(np.flatnonzero(names.is_valid())))
-            if sum(part.data.nbytes + part.lines.nbytes for part in self._held) > _HELD:
+            grouped = rows.take(np.flatnonzero(names.is_valid()))
+            self._held.append(grouped)
+            self._held_bytes += grouped.data.nbytes + grouped.lines.nbytes
+            if self._held_bytes > _HELD:
                 raise DeliveryError("rows with an atomic_group have more than 1 GiB in a task: use more partitions")
             rows = rows.take(np.flatnonzero(names.is_null()))
         if rows.faults:
