@@ -227,12 +227,15 @@ class WireProxy:
 
     async def _refuse(self) -> None:
         if self._listener is not None:
-            self._listener.close()
-            self._listener = None
             # A connection that was accepted just before is one of `_links` only when its task has begun: four turns of
-            # the loop later (`_accept_connection2` in asyncio/selector_events.py).
+            # the loop later (`_accept_connection2` in asyncio/selector_events.py). It would stay open if the listener
+            # were closed in between.
+            for sock in self._listener.sockets:
+                self._loop.remove_reader(sock)
             for _ in range(10):
                 await asyncio.sleep(0)
+            self._listener.close()
+            self._listener = None
 
     async def _cut(self, flush: bool = False) -> None:
         links = list(self._links)

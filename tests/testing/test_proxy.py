@@ -1,0 +1,25 @@
+"""The proxy that breaks the wires of other tests leaves none of its own open."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from urllib.parse import urlsplit
+
+from tests.support.proxy import WireProxy
+
+
+def test_a_connection_that_comes_as_the_port_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = WireProxy(f"nats://127.0.0.1:{silent.getsockname()[1]}").start()
+        goes_on = threading.Event()
+        proxy._loop.call_soon_threadsafe(goes_on.wait)
+        port = urlsplit(proxy.url).port
+        with socket.create_connection(("127.0.0.1", port or 0)):
+            # The loop takes up both in the same turn: the connection, and what closes the port.
+            refused = asyncio.run_coroutine_threadsafe(proxy._refuse(), proxy._loop)
+            goes_on.set()
+            refused.result()
+            assert proxy.connections == 1
+        proxy.close()
