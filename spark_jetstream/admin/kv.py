@@ -128,14 +128,15 @@ class Bucket:
         """Return the keys that have a value, in the order of their revisions.
 
         A key that has a value all the time is returned exactly once, however often it changes meanwhile. With
-        ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects). Raises `StreamNotFound`.
+        ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects). Raises `StreamNotFound`, and
+        `OutageError` if the bucket must be read again: a replica lagged, or others wrote faster than this reader.
         """
         return (entry.key for entry in self._current(filters, headers_only=True) if entry.live)
 
     def entries(self, *filters: str, include_deletes: bool = False) -> Iterator[Entry]:
         """Return the latest revision of each key; with ``include_deletes`` those of deleted keys too.
 
-        Arguments are those of `keys`. Raises `StreamNotFound`.
+        Arguments and errors are those of `keys`.
         """
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
