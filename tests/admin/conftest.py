@@ -56,7 +56,7 @@ class Made(objects.Bucket):
         """Contents as nats-py reads them; it verifies the digest, and waits for chunks that are missing."""
 
         async def work(store: Any) -> list[bytes]:
-            return [(await asyncio.wait_for(store.get(name), 60)).data for name in names]
+            return [(await asyncio.wait_for(store.get(name), 300)).data for name in names]
 
         return self.nats(work)
 

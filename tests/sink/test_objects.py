@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import itertools
 import json
 import logging
@@ -80,7 +81,11 @@ class Bucket(Stream):
                 found = await store.list(ignore_deletes=True)
             except NotFoundError:
                 return {}
-            return {each.name: (await asyncio.wait_for(store.get(each.name), 60)).data for each in found}
+            # Without a file, nats-py copies all that it has of an object for each chunk.
+            contents = {each.name: io.BytesIO() for each in found}
+            for name, into in contents.items():
+                await asyncio.wait_for(store.get(name, writeinto=into), 300)
+            return {name: into.getvalue() for name, into in contents.items()}
 
         found: dict[str, bytes] = self.nats(read)
         return found
