@@ -91,6 +91,7 @@ class LastingClient(Client):
         self.read_login: Callable[[], dict[str, Any]] = dict
         self._ps = BulkParser(self._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
         self._transport = self.wire
+        self._ended = False  # set by `close`
 
     def send(self, frames: bytes | memoryview) -> Coroutine[Any, Any, None] | None:
         """Send frames now, and not through nats-py's buffer, which it sends over the next connection.
@@ -111,6 +112,7 @@ class LastingClient(Client):
         nats-py forgets the wire of a refused login (test_a_wrong_login), and that of a peer that takes nothing when
         the caller waits no longer (test_a_closed_connection_is_gone_whatever_its_peer_takes).
         """
+        self._ended = True
         try:
             await super().close()
         finally:
@@ -125,7 +127,19 @@ class LastingClient(Client):
                 self._setup_nkeys_connect()
             if "tls" in login:
                 self.options["tls"] = login["tls"]
+        self._check_wanted()
         await super()._connect_to_server(s)
+        self._check_wanted()
+
+    def _check_wanted(self) -> None:
+        """End the task that connects again if the connection was closed for good.
+
+        `close` cancels it, but before Python 3.12 `asyncio.wait_for` loses a cancellation that comes together with its
+        result (test_a_closed_connection_logs_in_no_more).
+        """
+        if self._ended:
+            self.wire.end()
+            raise asyncio.CancelledError
 
     async def _process_err(self, err_msg: str) -> None:
         if not _REFUSED.search(err_msg):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 import types
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlparse
@@ -298,6 +300,26 @@ def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -
         connection.close()
         proxy.unstall()
         proxy.wait(lambda: proxy.open_connections == 0)
+
+
+def test_a_closed_connection_logs_in_no_more(proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = connect(options(proxy.url))
+    client = connection._login.client
+    connecting = threading.Event()
+
+    async def refused(*_: object, **__: object) -> None:
+        connecting.set()
+        # What `asyncio.wait_for` of Python 3.11 makes of a cancellation that comes together with an error.
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(client.wire, "connect", refused)
+    proxy.cut()
+    assert connecting.wait(60)
+    again = client._reconnection_task
+    connection.close()
+    wait_until(lambda: again is not None and again.done(), "the end of the last attempt")
 
 
 def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
