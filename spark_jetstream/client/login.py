@@ -118,6 +118,7 @@ class Login:
                 ) from None
             self._accepted()
         except BaseException:
+            self.client.ended = True
             attempt.cancel()
             with contextlib.suppress(asyncio.CancelledError, nats.errors.Error, OSError, *nats_py.TROUBLE):
                 await attempt

@@ -91,7 +91,7 @@ class LastingClient(Client):
         self.read_login: Callable[[], dict[str, Any]] = dict
         self._ps = BulkParser(self._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
         self._transport = self.wire
-        self._ended = False  # set by `close`
+        self.ended = False  # nobody wants the connection any more
 
     def send(self, frames: bytes | memoryview) -> Coroutine[Any, Any, None] | None:
         """Send frames now, and not through nats-py's buffer, which it sends over the next connection.
@@ -112,7 +112,7 @@ class LastingClient(Client):
         nats-py forgets the wire of a refused login (test_a_wrong_login), and that of a peer that takes nothing when
         the caller waits no longer (test_a_closed_connection_is_gone_whatever_its_peer_takes).
         """
-        self._ended = True
+        self.ended = True
         try:
             await super().close()
         finally:
@@ -132,12 +132,12 @@ class LastingClient(Client):
         self._check_wanted()
 
     def _check_wanted(self) -> None:
-        """End the task that connects again if the connection was closed for good.
+        """End the task that connects if nobody wants the connection any more.
 
-        `close` cancels it, but before Python 3.12 `asyncio.wait_for` loses a cancellation that comes together with its
-        result (test_a_closed_connection_logs_in_no_more).
+        It was cancelled, but before Python 3.12 `asyncio.wait_for` loses a cancellation that comes together with its
+        result (test_a_closed_connection_logs_in_no_more, test_an_attempt_that_is_given_up_ends).
         """
-        if self._ended:
+        if self.ended:
             self.wire.end()
             raise asyncio.CancelledError
 

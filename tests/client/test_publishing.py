@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import types
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -302,24 +302,46 @@ def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -
         proxy.wait(lambda: proxy.open_connections == 0)
 
 
-def test_a_closed_connection_logs_in_no_more(proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lost_cancellations(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
+    """Makes each attempt to connect wait until it is cancelled, and then fail; the event is set when one waits.
+
+    So `asyncio.wait_for` does before Python 3.12 when a cancellation and an error come together.
+    """
+
+    def begin() -> threading.Event:
+        connecting = threading.Event()
+
+        async def refused(*_: object, **__: object) -> None:
+            connecting.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            raise ConnectionRefusedError
+
+        monkeypatch.setattr(nats_py.BulkTransport, "connect", refused)
+        return connecting
+
+    return begin
+
+
+def test_a_closed_connection_logs_in_no_more(
+    proxy: WireProxy, lost_cancellations: Callable[[], threading.Event]
+) -> None:
     connection = connect(options(proxy.url))
-    client = connection._login.client
-    connecting = threading.Event()
-
-    async def refused(*_: object, **__: object) -> None:
-        connecting.set()
-        # What `asyncio.wait_for` of Python 3.11 makes of a cancellation that comes together with an error.
-        with suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(client.wire, "connect", refused)
+    connecting = lost_cancellations()
     proxy.cut()
     assert connecting.wait(60)
-    again = client._reconnection_task
+    again = connection._login.client._reconnection_task
     connection.close()
     wait_until(lambda: again is not None and again.done(), "the end of the last attempt")
+
+
+def test_an_attempt_that_is_given_up_ends(
+    server: NatsServer, lost_cancellations: Callable[[], threading.Event]
+) -> None:
+    lost_cancellations()
+    with pytest.raises(ConnectionFailed, match=r"no NATS server could be reached at .* within 1 s \(option servers\)"):
+        connect(options(server.url, connectTimeout="1s"))
 
 
 def test_a_connection_that_was_closed_for_good(server: NatsServer) -> None:
