@@ -20,12 +20,12 @@ The tree, with `*` beside the classes that are worth another try (`retriable`):
         │   ├── ConsumerNotFound              10014
         │   ├── MessageNotFound               10037
         │   │   └── KeyNotFound               a key of a bucket has no value
-        │   ├── WrongRevision                 10071 10164, of a key of a bucket
+        │   ├── WrongRevision                 10071, of a key of a bucket
         │   ├── StreamExists                  10058 10130
         │   ├── JetStreamNotEnabled           10039 10076
         │   ├── ConsumerLimitReached          10026
         │   ├── InsufficientResources         10002 10023 10028 10047
-        │   └── ServerBusy *                  10004 10008 10009 10118 10119 10158 10163 10167 10210 10211
+        │   └── ServerBusy *                  10004 10008 10009 10118 10119 10158 10163 10164 10167 10210 10211
         ├── PullRefused                       the server refused a request for messages of a consumer
         │   └── PinMismatch                   423, where another client of a priority group is pinned
         ├── ConsumerLost *                    a pull consumer vanished, moved, or skipped a delivery
@@ -317,6 +317,7 @@ API_ERRORS: Mapping[int, type[ApiError]] = {
     10130: StreamExists,  # and so it cannot be restored
     10158: ServerBusy,  # the same message id is being stored right now
     10163: ServerBusy,  # the last sequence of the subject is not known yet
+    10164: ServerBusy,  # an earlier message of the subject is being stored right now
     10167: ServerBusy,  # the stream's ingest queue is full (429)
     10210: ServerBusy,  # too many atomic batches in flight (429)
     10211: ServerBusy,  # too many fast batches in flight (429)

@@ -361,7 +361,7 @@ class Bucket:
         return ack.seq
 
     def _refusal(self, error: ApiError, key: str, headers: Mapping[str, str], context: str) -> ApiError:
-        if error.err_code in WRONG_REVISION and EXPECTED in headers:
+        if error.err_code == WRONG_REVISION and EXPECTED in headers:
             expected, actual = int(headers[EXPECTED]), last_revision(error.description)
             there = "another one" if actual is None else "none" if actual == 0 else f"revision {actual}"
             wanted = f"revision {expected} was expected" if expected else "none was expected"

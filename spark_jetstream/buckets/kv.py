@@ -27,8 +27,8 @@ from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 STREAM_PREFIX = "KV_"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 """The header with the revision that a key must have (0: none) for a message to be stored."""
-WRONG_REVISION = (10071, 10164)
-"""Error codes of a message whose expected revision is not the latest one."""
+WRONG_REVISION = 10071
+"""Error code of a message whose expected revision is not the latest one."""
 
 OPERATIONS: tuple[str, ...] = ("PUT", "DELETE", "PURGE")
 """What is done to a key, as people read it."""

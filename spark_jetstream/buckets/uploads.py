@@ -17,7 +17,7 @@ from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
-from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, outcome, queue_is_full, reason
+from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, is_undecided, outcome, reason
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import why_silent
 
@@ -48,7 +48,7 @@ class ObjectNotStored(Exception):
     @property
     def overtaken(self) -> bool:
         """Whether the subject has another last message than the one that the writer wanted to replace."""
-        return self.err_code in WRONG_REVISION
+        return self.err_code == WRONG_REVISION
 
 
 @dataclass(eq=False, kw_only=True)
@@ -238,7 +238,6 @@ _ADVICE = {
     10071: "another writer has stored an object of this name meanwhile",
     10077: "the bucket is full: raise its max_bytes, or remove objects",
     10111: "the stream is no Object Store bucket: it does not allow rollup headers",
-    10164: "another writer has stored an object of this name meanwhile",
 }
 
 
@@ -248,8 +247,8 @@ def _refused(refusal: Refusal) -> NotStored:
     text = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
     hope = Disposition.NONE
-    if refusal.err_code in WRONG_REVISION:
+    if refusal.err_code == WRONG_REVISION:
         hope = Disposition.RETRY
     elif outcome(refusal) is Outcome.RETRY:
-        hope = Disposition.OUTAGE if no_leader or queue_is_full(refusal) else Disposition.RETRY
+        hope = Disposition.OUTAGE if no_leader or is_undecided(refusal) else Disposition.RETRY
     return NotStored(text, hope, settled=True, err_code=refusal.err_code)

@@ -186,7 +186,6 @@ class Outcome(enum.Enum):
     FAIL = "no row can be stored as things are"
 
 
-_WRONG_SEQUENCE = "column expected_last_subject_sequence names another message than the last one on its subject"
 _FULL = "the stream is full and discards what is new: raise its limits or set discard to old"
 
 #: err_code -> what it means, and what to change (nats-server: server/errors.json); what is missing is worth a retry or
@@ -195,12 +194,14 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10054: (Outcome.REFUSED, "raise the stream's max_msg_size"),
     10060: (Outcome.REFUSED, ""),  # another stream than the expected one
     10070: (Outcome.REFUSED, ""),  # wrong last message id
-    10071: (Outcome.LOOK, _WRONG_SEQUENCE),
+    10071: (
+        Outcome.LOOK,
+        "column expected_last_subject_sequence names another message than the last one on its subject",
+    ),
     10077: (Outcome.RETRY, _FULL),  # the store says no: a full stream with discard=new, most of all
     10097: (Outcome.REFUSED, "make column headers smaller: a server keeps 64 KiB of them"),
     10109: (Outcome.FAIL, "nothing can be written to a sealed stream any more: write to another one"),
     10111: (Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column rollup"),
-    10164: (Outcome.LOOK, _WRONG_SEQUENCE),
     10165: (Outcome.REFUSED, "column ttl takes a duration of at least one second, such as 90s or 5m, or never"),
     10166: (Outcome.REFUSED, "set allow_msg_ttl on the stream, or drop column ttl or schedule_ttl"),
     # An increment of a counter:
@@ -231,9 +232,15 @@ ADVICE: Mapping[int, str] = {
 _SUBJECT_IS_FULL = "maximum messages per subject"
 
 
-def queue_is_full(refusal: Refusal) -> bool:
-    """Whether the stream's queue is full, or too many atomic batches are open: this row will have its turn."""
-    return refusal.err_code in (10167, 10210) or (refusal.err_code == 0 and refusal.code == 429)
+def is_undecided(refusal: Refusal) -> bool:
+    """Whether the server has not decided about this row, which will have its turn.
+
+    Its queue is full, or too many atomic batches are open. Or a leader that cannot reach a majority of the replicas
+    still holds an earlier message of the same id or subject, which may be this very row (nats-server: server/stream.go,
+    `checkMsgHeadersPreClusteredProposal`).
+    """
+    busy = issubclass(API_ERRORS.get(refusal.err_code, object), ServerBusy)
+    return busy or (refusal.err_code == 0 and refusal.code == 429)
 
 
 def outcome(refusal: Refusal) -> Outcome:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from spark_jetstream.sink.rows import GROUP, IntArray, RefusedRow, Rows
 
 _LARGEST = 1000  # rows of a group: no server takes more messages in a batch (ADR-50)
+_EXPECTS = "(?m)^Nats-Expected-Last-Subject-Sequence:"
 _NAME = rf"(?m)^{GROUP.decode()}(?P<name>[^\r]*)"
 
 
@@ -46,6 +47,7 @@ def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
     """
     edges = np.flatnonzero(np.diff(group_names(rows).dictionary_encode().indices, prepend=-1, append=-1)).tolist()
     ids = [None] * len(rows) if rows.msg_id is None else rows.msg_id.to_pylist()
+    expecting = frozenset(np.flatnonzero(pc.match_substring_regex(rows.lines, _EXPECTS)).tolist())
     refused, kept, ends = list[RefusedRow](), list[int](), list[int]()
     for at in map(range, edges, edges[1:]):
         left, fault = int(np.isin(rows.number[at], missing).sum()), next(filter(rows.faults.get, at), None)
@@ -53,6 +55,11 @@ def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
             why = f"a group has at most {_LARGEST:,} rows"
         elif fault is not None:
             why = f"row {rows.number[fault]} of it: {rows.faults[fault]}"
+        elif (late := _late(rows, at, expecting)) is not None:
+            why = (
+                f"row {rows.number[late]} of it: column expected_last_subject_sequence, on a subject that an earlier "
+                "row of the group has: the server compares with what was there before the group"
+            )
         elif 0 < left < len(at):
             why = f"the stream has {len(at) - left} of its message ids already"
         else:
@@ -63,6 +70,17 @@ def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
         why = of_group(rows, at, why)
         refused += [RefusedRow(rows, index, ids[index], why, 0) for index in at]
     return refused, replace(rows.take(np.array(kept, np.int64)), ends=np.array(ends, np.int64))
+
+
+def _late(rows: Rows, at: Sequence[int], expecting: frozenset[int]) -> int | None:
+    """Return the first row of a group that expects a sequence of a subject which an earlier row of the group has."""
+    earlier = set[bytes]()
+    for index in at if not expecting.isdisjoint(at) else ():
+        subject = rows.subject[index].as_py()
+        if index in expecting and subject in earlier:
+            return index
+        earlier.add(subject)
+    return None
 
 
 def of_group(rows: Rows, at: Sequence[int], why: str) -> str:

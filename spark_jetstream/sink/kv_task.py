@@ -121,7 +121,7 @@ class _KeyWriter(TaskWriter):
         again: list[tuple[RefusedRow, int]] = []
         for row in refused:
             lines = self._creating.get(row.number) or row.lines
-            if row.err_code not in WRONG_REVISION:
+            if row.err_code != WRONG_REVISION:
                 lost.append(row)
                 continue
             try:

@@ -101,7 +101,7 @@ class Slot:
             try:
                 reply = jsapi.reply(connection.request(subject, body, headers=guard, context=context), context)
             except ApiError as error:
-                if error.err_code not in WRONG_REVISION:
+                if error.err_code != WRONG_REVISION:
                     raise
                 # The server may have stored an earlier try of this write, and its answer may be lost.
                 stored, revision = self.read()

@@ -22,7 +22,8 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 | due | its time | in flight, sent again |
 | | a late acknowledgement | stored |
 
-(1) A subject without a stream refuses the row; a stream without a leader or with a full queue may take `retryTimeout`.
+(1) A subject without a stream refuses the row. A stream that has no leader, or whose leader has decided nothing
+(`pub_ack.is_undecided`), may take `retryTimeout`.
 
 Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once those that the ledger
 finds are stored. The caller decides what becomes of refused rows (`take_refused`). After an error a task is over.
@@ -40,7 +41,7 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError, PermissionDenied, RowRefused
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, outcome, queue_is_full
+from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, is_undecided, outcome
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.recovery import Recovery
@@ -288,7 +289,7 @@ class Publisher:
     def _after_retries(self, flight: InFlight, index: int, refusal: Refusal, reason: str) -> None:
         """Give a row up after `maxRetries`, or send it again after a pause.
 
-        A stream without a leader, or with a full queue, may take `retryTimeout` without an answer.
+        A stream that has no leader, or whose leader has decided nothing, may take `retryTimeout`.
         """
         now, patience = time.monotonic(), self._options.connection.retry_timeout
         too_long = now - self._answered > patience
@@ -297,7 +298,7 @@ class Publisher:
                 if self._recovery.nobody_listens(subject, too_long=too_long):
                     self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
                     return
-        elif not queue_is_full(refusal):
+        elif not is_undecided(refusal):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:

@@ -101,7 +101,7 @@ class KeyBucket(Target):
             )
         wrong = "column expected_revision"
         expected = expected_revision(lines)
-        if refusal.err_code in WRONG_REVISION and expected is not None:
+        if refusal.err_code == WRONG_REVISION and expected is not None:
             latest = last_revision(refusal.description)
             there = "has another one" if latest is None else f"has revision {latest}" if latest else "does not exist"
             wanted = f"is {expected}, and the key {there}" if expected else f"is 0, but the key {there}"
@@ -113,6 +113,6 @@ class KeyBucket(Target):
             10111: f"operation PURGE needs allow_rollup_hdrs on stream {self.stream}",
             10165: "column ttl takes a duration of at least one second, such as 90s or 5m, or never",
             10166: f"set allow_msg_ttl on stream {self.stream} (limit markers do so), or drop column ttl",
-            **dict.fromkeys(WRONG_REVISION, wrong),
+            WRONG_REVISION: wrong,
         }
         return reason(refusal, advice)

@@ -205,6 +205,16 @@ def test_a_group_that_the_server_refuses(
     assert (caught.value.err_code, caught.value.number, s.state()["messages"]) == (code, 1, 0)
 
 
+def test_a_group_that_expects_the_sequence_of_its_own_row(server: NatsServer, admin: Publisher) -> None:
+    """A server answers such a group as it answers one whose subject has a message under way: nobody could tell."""
+    s = made(server, admin)
+    given = rows(["a", "a", "b"], subject=["s.1", "s.1", "s.1"], expected_last_subject_sequence=[None, 1, 0])
+    through = sink(server.url, "at-least-once", given.schema.names)
+    with pytest.raises(RowRefused, match=r"its group 'a' of 2 rows .*: row 2 of it: column expected_last_subject_seq"):
+        through.write([given])
+    assert s.state()["messages"] == 0
+
+
 def test_a_stream_that_does_not_take_groups(server: NatsServer, admin: Publisher) -> None:
     s = made(server, admin, allow_atomic=False)
     command = re.escape("set allow_atomic on it (spark-jetstream stream edit S --allow-atomic)")

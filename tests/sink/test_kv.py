@@ -111,7 +111,7 @@ def test_a_key_of_a_mirror_is_stored_at_its_origin() -> None:
 
 
 REASONS = [
-    (10164, "wrong last sequence", 12, "expected_revision is 12, and the key has another one"),
+    (10071, "wrong last sequence", 12, "expected_revision is 12, and the key has another one"),
     (10077, "maximum bytes exceeded", None, "the bucket is full: raise its size (max_bytes of stream KV_b)"),
     (10109, "invalid operation on sealed stream", None, "sealed bucket"),
     (10111, "rollup not permitted", None, "PURGE needs allow_rollup_hdrs on stream KV_b"),
