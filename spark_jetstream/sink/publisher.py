@@ -253,8 +253,8 @@ class Publisher:
         self._send_due()
 
     def _take(self, frames: Frames) -> None:
-        self._recovery.note_answers()
         answers = self._acks.read(frames)
+        self._recovery.note_answers({stored.domain for stored in answers.stored})
         for stored in answers.stored:
             self._answered = time.monotonic()
             misplaced = self._window.take(stored, self._target)

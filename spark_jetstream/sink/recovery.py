@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ class Recovery:
         self._connection = connection
         self._target = target
         self._ledger = ledger
+        self._far = False  # whether rows were stored in another domain than that of the server: over a leaf node's link
         # What the JetStream API says of subjects, by API prefix and subject:
         self._no_stream: set[tuple[str | None, str]] = set()  # no stream captures it; emptied with new answers
         self._captured: dict[tuple[str | None, str], float] = {}  # when it named a stream
@@ -121,14 +122,17 @@ class Recovery:
             return Outcome.RETRY if error.retriable else Outcome.REFUSED
         return Outcome.REFUSED
 
-    def note_answers(self) -> None:
-        """Forget which subjects no stream captures: the server has sent new answers."""
+    def note_answers(self, domains: Set[str]) -> None:
+        """Forget which subjects no stream captures: the server has sent new answers, from streams of these domains."""
         self._no_stream.clear()
+        if not self._far and (named := domains - {""}):
+            self._far = named != {self._connection.server_info.get("domain")}
 
     def nobody_listens(self, subject: str, *, too_long: bool) -> bool:
         """Whether no stream captures a subject; asks at most once a second.
 
-        If the account may not ask, no stream does once it takes `too_long`.
+        If the account may not ask, no stream does once it takes `too_long`. Rows that went to another domain find no
+        stream when its link is gone, and the server then knows only the streams of its own domain.
         """
         target, now = self._target.at(subject), time.monotonic()
         prefix = target.api_prefix
@@ -146,6 +150,8 @@ class Recovery:
                 log.info("%s", error)
                 may_ask = not isinstance(error, PermissionDenied)
                 self._failed[prefix] = time.monotonic(), may_ask
+        if self._far and prefix is None:
+            return False
         return place in self._no_stream or (too_long and not may_ask)
 
     def why_silent(self, flight: InFlight, index: int, now: float) -> str:

@@ -23,8 +23,9 @@ from spark_jetstream.sink.ledger import bucket_config
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.testing import NatsServer
+from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy, answer, is_answer
-from tests.support.publish import Message, Publisher
+from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import create, wait_until
 from tests.support.sinking import Sink, batch, numbers, payload, rows, seen, stored
 from tests.support.streams import MakeStream, Stream
@@ -74,6 +75,14 @@ def assert_stored(url: str, stream: str, count: int, once: bool) -> None:
     assert set(found) == set(range(count))
     if once:
         assert len(found) == count
+
+
+def passed_on(publisher: Publisher, subject: str) -> bool:
+    """Whether a stream anywhere has stored an empty message at this subject."""
+    try:
+        return bool(publisher.request(subject))
+    except Refused:
+        return False
 
 
 class Window:
@@ -323,6 +332,32 @@ class TestNobodyListens:
             proxy.drop(None)
             assert writing.result(60).stored == 1
         assert numbers(target.url, target.name) == [0]
+
+    def test_the_link_to_another_domain_is_gone(self) -> None:
+        """Then the server of a leaf node knows no stream for the subjects of rows that it passed on just before."""
+        with Linked() as linked:
+            linked.wait()
+            with Publisher(linked.hub.url) as hub, WireProxy(linked.leaf.url) as proxy:
+                far = Stream(linked.hub.url, "FAR", hub)
+                with Publisher(linked.leaf.url) as leaf:  # whose server hears a moment later of its subjects
+                    wait_until(lambda: passed_on(leaf, "far.first"), "the leaf node passes messages on")
+                cut = threading.Event()
+
+                def batches() -> Iterator[pa.RecordBatch]:
+                    yield rows("far.a", 0, 3)
+                    far.wait_for(4)
+                    linked.cut()
+                    cut.set()
+                    yield rows("far.a", 3, 3)
+
+                with ThreadPoolExecutor(1) as pool:
+                    writing = pool.submit(Sink(proxy.url, maxRetries=0).write, batches(), names=["data", "subject"])
+                    assert cut.wait(60)
+                    asked = proxy.awaiting(b"stream_names_response")
+                    writing.add_done_callback(lambda _: asked.set())
+                    assert asked.wait(60)
+                    linked.mend()
+                    assert writing.result().stored == 6
 
 
 class TestRefusals:
