@@ -78,6 +78,7 @@ class Ledger:
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
         self.stored: _Places = {}
         self._requests = Requests(connect, options.connection.retry_timeout)
+        self._stream = options.stream
         self._task = task
         self._slot = Slot(self._requests, f"{task.write}.{task.partition}", task.expires)
         self._entry = TaskEntry(task.batch, secrets.token_hex(8), _LEASE)  # as this attempt writes it
@@ -118,14 +119,17 @@ class Ledger:
                 return None
         raise _fought_over(self._slot)
 
-    def compare(self, finished: TaskReport, rows: int, content: int) -> None:
-        """Raise `DeliveryError` if a run with so many rows, of this `MessageIds.content`, is not the one of the report.
+    def compare(self, finished: TaskReport, rows: int, made: MessageIds) -> None:
+        """Raise `DeliveryError` if a run with so many rows, which `made` has got, is not the one of the report.
 
-        The entries of older releases have no content: then only the number of rows is compared.
+        The entries of older releases have no `content`, or no `own`: then these are not compared.
         """
         if rows != finished.rows:
             raise self._other_rows(f"it was done with {finished.rows} rows, and {rows} came now")
-        if finished.content not in (None, content):
+        if self._stream is not None and finished.streams and self._stream not in finished.streams:
+            stored = f"they are in stream {', '.join(finished.streams)}"
+            raise self._other_rows(f"{stored}, and option stream names {self._stream}")
+        if finished.content not in (None, made.content) or finished.own not in (0, made.own):
             raise self._other_rows(f"it was done with {rows} rows, and as many came now, but not the same ones")
 
     def begin(self, subjects: pa.BinaryArray, stream: str | None) -> frozenset[bytes]:

@@ -51,7 +51,7 @@ def write_task(
                 rows = rows_of(part, columns, 1)
                 ids.add(rows)
                 count += len(rows)
-            ledger.compare(finished, count, ids.content)
+            ledger.compare(finished, count, ids)
             return finished
     target = Target(options.stream, options.connection.domain)
     writer = TaskWriter(connect, options, columns, task, target, ledger)
@@ -122,6 +122,7 @@ class TaskWriter:
             seconds=time.monotonic() - begun,
             lost_ttl=self._lost_ttl,
             content=None if self.message_ids is None else self.message_ids.content,
+            own=0 if self.message_ids is None else self.message_ids.own,
             groups=frozenset(self._groups),
         )
 
