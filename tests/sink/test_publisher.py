@@ -418,6 +418,17 @@ class TestSharedReply:
         # What comes later does not share any more.
         assert len(set(self.replies(proxy, small.subject)[-200:])) == 200
 
+    def test_refused_rows_with_the_same_id_for_two_streams(self, nats_server: NatsServer, stream: MakeStream) -> None:
+        some, dead = [stream(max_msg_size=100) for _ in range(2)], stream()
+        subjects = [f"{each.subject}.a" for each in some]
+        refused = [batch(data=[payload(0, 400)] * 2, subject=subjects, msg_id=["mine", "mine"])]
+        for delivery in IDS:
+            sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row")
+            for _ in range(2):
+                assert sink.write(refused, task=WriteTask(delivery, 1, 0)).dead_letters == 2
+                # Neither another attempt nor another write has other ids.
+                assert sorted(message.headers["Dead-Letter-Subject"][0] for message in seen(dead)) == sorted(subjects)
+
     def test_refusals_of_rows_that_nobody_can_read_again(self, stream: MakeStream) -> None:
         """Without ids, and without the permission to look, rows may be stored twice; none is missing."""
         permissions = '{publish: {deny: ["$JS.API.STREAM.MSG.GET.>"]}}'
