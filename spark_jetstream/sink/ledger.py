@@ -401,8 +401,11 @@ def _fought_over(slot: Slot) -> DeliveryError:
     return DeliveryError(f"ledger entry {slot.key} of bucket {BUCKET} has two writers: is the query running twice?")
 
 
-def refuse_unfit(state: StreamSummary) -> None:
-    """Raise `DeliveryError` for a stream that can lose or remove acknowledged rows before their batch is committed."""
+def refuse_unfit(state: StreamSummary, hint: str = "") -> None:
+    """Raise `DeliveryError` for a stream that can lose or remove acknowledged rows before their batch is committed.
+
+    `hint` follows the name of the stream in the error.
+    """
     why = None
     if state.retention != "limits":
         why = f"it has {state.retention} retention, and what was consumed can no longer be found"
@@ -411,7 +414,8 @@ def refuse_unfit(state: StreamSummary) -> None:
     elif state.persist_mode == "async":
         why = "it acknowledges rows before it has stored them (persist_mode async), and a crash loses them"
     if why is not None:
-        raise DeliveryError(f"delivery exactly-once is not possible with stream {state.name}: {why}; use deduplicated")
+        what = f"delivery exactly-once is not possible with stream {state.name}{hint}"
+        raise DeliveryError(f"{what}: {why}; use deduplicated")
 
 
 def bucket_config(replicas: int) -> Mapping[str, Any]:
