@@ -279,7 +279,8 @@ class TaskWriter:
             rows, ids = rows.take(kept), ids.take(pa.array(kept))
         if not ledger.stored:
             return rows, ids
-        places = [ledger.stored.get(message_id) for message_id in ids.to_pylist()]
+        named = zip(ids.to_pylist(), rows.subject.to_pylist(), strict=True)
+        places = [ledger.place(message_id, subject, stream) for message_id, subject in named]
         for place in places:
             if place is not None:
                 skipped.note_duplicate(*place)

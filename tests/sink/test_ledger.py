@@ -224,6 +224,26 @@ class TestTakingOver:
         assert found == [*range(900), *range(1000, 1010)]
         assert set(report.streams) == {"S", "T", "U"}
 
+    def test_stores_a_row_whose_id_another_stream_has(self, admin: Publisher, make: MakeStream) -> None:
+        """As of the messages that one order makes for two streams."""
+        s, t = make("S"), make("T")
+        sink = exactly(s.url)
+        first, second = (batch(data=[payload(0)], subject=[f"{each.subject}.a"], msg_id=["mine"]) for each in (s, t))
+        die(sink, s, first, names=first.schema.names)
+
+        def again() -> Iterator[pa.RecordBatch]:
+            yield from (first, second)
+            t.wait_for(1)
+            for each in (s, t):
+                forget(admin, each.name, each.subject)
+            raise Died
+
+        with pytest.raises(Died):
+            sink.write(again(), names=first.schema.names)
+        report = sink.write([first, second])
+        assert (report.stored, report.duplicates, report.streams) == (2, 2, {"S": (1, 1), "T": (1, 1)})
+        assert (s.state()["messages"], t.state()["messages"]) == (1, 1)
+
     def test_leaves_out_dead_letters(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         s, dead = make(max_msg_size=150), make("DEAD")
         sink = exactly(server.url, deadLetterSubject="dead.row")
