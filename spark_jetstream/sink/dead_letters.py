@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
@@ -71,7 +72,10 @@ def dead_letters(
 
 def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
     if row.message_id is not None and len(row.message_id) <= _LONGEST:
-        return row.message_id + b".dead"
+        own = row.rows.msg_id is not None and row.rows.msg_id[row.index].is_valid
+        # The user's id belongs to a stream, so a row for another one may have it, too.
+        place = b"." + blake2b(row.raw_subject, digest_size=8).hexdigest().encode() if own else b""
+        return row.message_id + place + b".dead"
     # Not the row's own id: with it, the server would drop the row itself as a duplicate of its dead letter.
     alone = replace(row.rows.take(np.array([row.index])), msg_id=None)
     return bytes(identifier.ids(alone)[0].as_py())

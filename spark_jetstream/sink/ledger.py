@@ -35,6 +35,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -65,19 +66,20 @@ _LEASE = 2.0  # seconds
 _STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 _TRIES = 20
 
-_Places = dict[bytes, tuple[str, int]]  # stream and sequence by message id
+_Places = dict[bytes, int]  # sequences in a stream by message id
 
 
 class Ledger:
     """The entry of one task, seen by one attempt.
 
-    `stored` maps the message ids that earlier attempts have stored, and some of this one's, to stream and sequence.
-    Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
+    `stored` maps streams to the message ids that earlier attempts have stored there, and some of this one's, and these
+    to sequences. Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
     """
 
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:
-        self.stored: _Places = {}
+        self.stored: dict[str, _Places] = {}
         self._requests = Requests(connect, options.connection.retry_timeout)
+        self._stream = options.stream
         self._task = task
         self._slot = Slot(self._requests, f"{task.write}.{task.partition}", task.expires)
         self._entry = TaskEntry(task.batch, secrets.token_hex(8), _LEASE)  # as this attempt writes it
@@ -118,14 +120,17 @@ class Ledger:
                 return None
         raise _fought_over(self._slot)
 
-    def compare(self, finished: TaskReport, rows: int, content: int) -> None:
-        """Raise `DeliveryError` if a run with so many rows, of this `MessageIds.content`, is not the one of the report.
+    def compare(self, finished: TaskReport, rows: int, made: MessageIds) -> None:
+        """Raise `DeliveryError` if a run with so many rows, which `made` has got, is not the one of the report.
 
-        The entries of older releases have no content: then only the number of rows is compared.
+        The entries of older releases have no `content`, or no `own`: then these are not compared.
         """
         if rows != finished.rows:
             raise self._other_rows(f"it was done with {finished.rows} rows, and {rows} came now")
-        if finished.content not in (None, content):
+        if self._stream is not None and finished.streams and self._stream not in finished.streams:
+            stored = f"they are in stream {', '.join(finished.streams)}"
+            raise self._other_rows(f"{stored}, and option stream names {self._stream}")
+        if finished.content not in (None, made.content) or finished.own not in (0, made.own):
             raise self._other_rows(f"it was done with {rows} rows, and as many came now, but not the same ones")
 
     def begin(self, subjects: pa.BinaryArray, stream: str | None) -> frozenset[bytes]:
@@ -171,18 +176,30 @@ class Ledger:
                 raise self._superseded()
             self._seen, self._slot.revision = asked, revision
 
-    def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> _Places:
+    def place(self, message_id: bytes, raw_subject: bytes, stream: str | None) -> tuple[str, int] | None:
+        """Return stream and sequence of a row for `stream`, or for the one that captures its subject, if in `stored`.
+
+        An id of the user's may be that of another row in another stream.
+        """
+        subject = raw_subject.decode("utf-8", "replace")
+        for name in (name for name, ids in self.stored.items() if message_id in ids):
+            if self._prefix or (name == stream if stream else self._patterns[name].fullmatch(subject)):
+                return name, self.stored[name][message_id]
+        return None
+
+    def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> dict[bytes, tuple[str, int]]:
         """Return which of these message ids are stored, and where.
 
         The result, stream and sequence by message id, is empty as long as the streams surely remember the ids: until
         `age`, the seconds since the rows were first sent, is half a window. `after` holds the last sequence of each
         stream that was known then; the rows can only be after it.
         """
-        places: _Places = {}
+        places: dict[bytes, tuple[str, int]] = {}
         if age < self._window / 2:
             return places
         for name in self._entry.streams:
-            self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, places)
+            self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, found := _Places())
+            places.update((message_id, (name, sequence)) for message_id, sequence in found.items())
         log.info("ledger entry %s: %d of %d rows without an answer are stored", self._slot.key, len(places), len(ids))
         return places
 
@@ -191,7 +208,7 @@ class Ledger:
 
         Their number is then part of the entry, so that no later run passes for the one that is done.
         """
-        others = made.strangers(self.stored)
+        others = made.strangers(chain.from_iterable(self.stored.values()))
         noted = replace(report, rows=report.rows + others, stored=report.stored + others)
         self._entry.done, self._entry.report = True, noted.to_json()
         if not self._write():
@@ -212,15 +229,15 @@ class Ledger:
         self._looked = self._taken_over = time.monotonic()
         for name in list(self._entry.streams):
             try:
-                state, first = self._stored_since(name, 1, self._is_mine, self.stored)
+                state, first = self._stored_since(name, 1, self._is_mine, self.stored.setdefault(name, {}))
             except StreamNotFound:
                 log.warning("stream %s was deleted since, and what was stored in it is gone", name)
-                del self._entry.streams[name]
+                del self._entry.streams[name], self.stored[name]
                 continue
             self._entry.streams[name] = {"created": state.created, "next": first}
             self._scanned[name] = state.last_seq
             self._remember(state)
-        log.info("ledger entry %s: %d rows are stored already", self._slot.key, len(self.stored))
+        log.info("ledger entry %s: %d rows are stored already", self._slot.key, sum(map(len, self.stored.values())))
 
     def _look_again(self) -> None:
         """Look for rows that the earlier attempt had in flight, before the streams may forget their ids."""
@@ -229,7 +246,7 @@ class Ledger:
             return
         self._looked = now
         for name, last in self._scanned.items():
-            state, _ = self._stored_since(name, last + 1, self._is_mine, self.stored)
+            state, _ = self._stored_since(name, last + 1, self._is_mine, self.stored[name])
             self._scanned[name] = state.last_seq
 
     def _is_mine(self, message_id: bytes) -> bool:
@@ -300,7 +317,7 @@ class Ledger:
                 for value in values:
                     message_id = value.encode()
                     if wanted(message_id):
-                        stored[message_id] = part.stream, int(pulled.sequences[row])
+                        stored[message_id] = int(pulled.sequences[row])
         return last_seen
 
     # Streams
@@ -397,8 +414,11 @@ def _fought_over(slot: Slot) -> DeliveryError:
     return DeliveryError(f"ledger entry {slot.key} of bucket {BUCKET} has two writers: is the query running twice?")
 
 
-def refuse_unfit(state: StreamSummary) -> None:
-    """Raise `DeliveryError` for a stream that can lose or remove acknowledged rows before their batch is committed."""
+def refuse_unfit(state: StreamSummary, hint: str = "") -> None:
+    """Raise `DeliveryError` for a stream that can lose or remove acknowledged rows before their batch is committed.
+
+    `hint` follows the name of the stream in the error.
+    """
     why = None
     if state.retention != "limits":
         why = f"it has {state.retention} retention, and what was consumed can no longer be found"
@@ -407,7 +427,8 @@ def refuse_unfit(state: StreamSummary) -> None:
     elif state.persist_mode == "async":
         why = "it acknowledges rows before it has stored them (persist_mode async), and a crash loses them"
     if why is not None:
-        raise DeliveryError(f"delivery exactly-once is not possible with stream {state.name}: {why}; use deduplicated")
+        what = f"delivery exactly-once is not possible with stream {state.name}{hint}"
+        raise DeliveryError(f"{what}: {why}; use deduplicated")
 
 
 def bucket_config(replicas: int) -> Mapping[str, Any]:

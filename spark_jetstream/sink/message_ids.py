@@ -47,12 +47,13 @@ class MessageIds:
     `prefix` is the write and the partition. The object keeps 16 to 32 bytes for each row that `ids` has got.
 
     `content` tells the rows so far from other rows, in whatever order they came: the sum of a hash of each (of its own
-    `msg_id`, or else of subject, headers and payload), modulo 2**64.
+    `msg_id`, or else of subject, headers and payload), modulo 2**64. `own` is the same of `msg_id` and subject of the
+    rows with a `msg_id`, 0 if there are none: ids belong to streams, so the same one at another subject is another row.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix.encode() + b"."
-        self.content = 0
+        self.content = self.own = 0
         self._seen = HashSet()
         self._repeats: dict[bytes, int] = {}
 
@@ -72,6 +73,8 @@ class MessageIds:
             missing = pc.is_null(rows.msg_id)
             subject, tails = subject.filter(missing), tails.filter(missing)
             hashes = subject_hashes(rows.msg_id.drop_null())
+            own = pc.binary_join_element_wise(rows.msg_id, rows.subject, piece(b"\r\n")).drop_null()
+            self.own = (self.own + int(subject_hashes(own).sum())) % 2**64
         digests = _digests(subject, tails)
         self.content = (self.content + int(hashes.sum()) + int(_keys(digests).sum())) % 2**64
         return digests

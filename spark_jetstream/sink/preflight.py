@@ -174,8 +174,12 @@ class _Check:
         return names
 
     def dead_letters(self) -> None:
-        if self.options.dead_letter_subject is not None:
-            self.streams_capturing(self.options.dead_letter_subject, "deadLetterSubject")
+        subject, option = self.options.dead_letter_subject, "deadLetterSubject"
+        names = self.streams_capturing(subject, option) if subject is not None else None
+        for name in names or () if self.options.delivery == "exactly-once" else ():
+            state = self.visible(functools.partial(self.requests.stream, name))
+            if state is not None:
+                refuse_unfit(state, f" (option {option})")
 
     def interval(self, stream: str, first: int, before: bytes) -> float | None:
         """Seconds between message `first` and the one before it, if the message id of that begins with `before`."""

@@ -49,7 +49,8 @@ class TaskReport:
     `duplicates` of the stored ones. `streams` maps each stream to the first and the last sequence of the rows
     (inclusive; there may be messages of other publishers between them). The task wrote for `seconds`. `size` is the
     size of the contents of objects in bytes. `lost_ttl`: a `Nats-TTL` in column headers was left out. `content` is the
-    `MessageIds.content` of the rows, None where it is not known. `groups` are the values of column `atomic_group`.
+    `MessageIds.content` of the rows, None where it is not known, `own` their `MessageIds.own`, 0 where there is none or
+    it is not known. `groups` are the values of column `atomic_group`.
     """
 
     partition: int
@@ -62,6 +63,7 @@ class TaskReport:
     size: int = 0
     lost_ttl: bool = False
     content: int | None = None
+    own: int = 0
     groups: frozenset[bytes] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ class TaskReport:
             "streams": {name: list(ends) for name, ends in self.streams.items()},
             "seconds": round(self.seconds, 3),
             "content": None if self.content is None else f"{self.content:016x}",
+            **({"own": f"{self.own:016x}"} if self.own else {}),
         }
 
     @classmethod
@@ -85,6 +88,7 @@ class TaskReport:
                 streams=streams,
                 seconds=float(content["seconds"]),
                 content=None if hashed is None else int(hashed, 16),
+                own=int(content.get("own", "0"), 16),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ProtocolError("the ledger holds a report that cannot be read") from None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.client.requests import Connect
-from spark_jetstream.errors import DeliveryError
+from spark_jetstream.errors import DeliveryError, JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM
@@ -51,7 +51,7 @@ def write_task(
                 rows = rows_of(part, columns, 1)
                 ids.add(rows)
                 count += len(rows)
-            ledger.compare(finished, count, ids.content)
+            ledger.compare(finished, count, ids)
             return finished
     target = Target(options.stream, options.connection.domain)
     writer = TaskWriter(connect, options, columns, task, target, ledger)
@@ -112,6 +112,12 @@ class TaskWriter:
         totals = self.publisher.totals
         totals.note_all(self._skipped.streams)
         totals.note_all(self._resent.streams)
+        done = totals.stored + self._skipped.stored + self._dead.stored
+        if done < self._count:  # not "!=": a stored row that is sent once more may become a dead letter as well
+            raise JetStreamError(
+                f"of {self._count} rows only {done} count as stored or as dead letters: this is a bug of "
+                "spark-jetstream, and the task does not count as done"
+            )
         return TaskReport(
             partition=self._task.partition,
             rows=self._count,
@@ -122,6 +128,7 @@ class TaskWriter:
             seconds=time.monotonic() - begun,
             lost_ttl=self._lost_ttl,
             content=None if self.message_ids is None else self.message_ids.content,
+            own=0 if self.message_ids is None else self.message_ids.own,
             groups=frozenset(self._groups),
         )
 
@@ -272,7 +279,8 @@ class TaskWriter:
             rows, ids = rows.take(kept), ids.take(pa.array(kept))
         if not ledger.stored:
             return rows, ids
-        places = [ledger.stored.get(message_id) for message_id in ids.to_pylist()]
+        named = zip(ids.to_pylist(), rows.subject.to_pylist(), strict=True)
+        places = [ledger.place(message_id, subject, stream) for message_id, subject in named]
         for place in places:
             if place is not None:
                 skipped.note_duplicate(*place)

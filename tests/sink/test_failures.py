@@ -239,6 +239,9 @@ EARLY = [
         {**ONCE, **HERE}, {"max_msgs_per_subject": 1}),
     Case("bs", "DeliveryError", rf"{UNFIT} acknowledges rows before .* \(persist_mode async\), {INSTEAD}",
         {**ONCE, **HERE}, {"persist_mode": "async"}),
+    Case("bs", "DeliveryError",
+        rf"{UNFIT[:-4]} \(option deadLetterSubject\): it has interest retention, {INSTEAD}",
+        {**ONCE, "stream": "ROWS", "deadLetterSubject": "<s>.dead"}, {"retention": "interest"}),
     *(
         Case("bs", "OptionError",
             f'option stream must name the stream for column "{next(iter(columns))}"', columns=columns)

@@ -224,6 +224,26 @@ class TestTakingOver:
         assert found == [*range(900), *range(1000, 1010)]
         assert set(report.streams) == {"S", "T", "U"}
 
+    def test_stores_a_row_whose_id_another_stream_has(self, admin: Publisher, make: MakeStream) -> None:
+        """As of the messages that one order makes for two streams."""
+        s, t = make("S"), make("T")
+        sink = exactly(s.url)
+        first, second = (batch(data=[payload(0)], subject=[f"{each.subject}.a"], msg_id=["mine"]) for each in (s, t))
+        die(sink, s, first, names=first.schema.names)
+
+        def again() -> Iterator[pa.RecordBatch]:
+            yield from (first, second)
+            t.wait_for(1)
+            for each in (s, t):
+                forget(admin, each.name, each.subject)
+            raise Died
+
+        with pytest.raises(Died):
+            sink.write(again(), names=first.schema.names)
+        report = sink.write([first, second])
+        assert (report.stored, report.duplicates, report.streams) == (2, 2, {"S": (1, 1), "T": (1, 1)})
+        assert (s.state()["messages"], t.state()["messages"]) == (1, 1)
+
     def test_leaves_out_dead_letters(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         s, dead = make(max_msg_size=150), make("DEAD")
         sink = exactly(server.url, deadLetterSubject="dead.row")
@@ -327,9 +347,21 @@ class TestOtherRows:
             (SAME, {"data": [b"0", b"1", b"1", b"other", b"4"]}, "not the same ones"),
             (SAME, {"msg_id": [None, None, None, None, "yours"]}, "not the same ones"),
             (SAME, {"subject": ["s.b", "s.a", "s.a", "no good", "s.a"]}, "not the same ones"),
+            (SAME, {"subject": ["s.a", "s.a", "s.a", "no good", "s.b"]}, "not the same ones"),
             (SAME, {"data": [b"0", b"1", b"1", b"3", b"the id counts, not this"]}, ""),
         ],
-        ids=["order", "more", "fewer", "none", "more equal ones", "dead letter", "own id", "subject", "beside an id"],
+        ids=[
+            "order",
+            "more",
+            "fewer",
+            "none",
+            "more equal ones",
+            "dead letter",
+            "own id",
+            "subject",
+            "subject of an id",
+            "beside an id",
+        ],
     )
     def test_of_a_task_that_is_done(
         self, admin: Publisher, picked: Sequence[int], changed: dict[str, list[Any]], said: str, s: Stream
@@ -361,6 +393,40 @@ class TestOtherRows:
         # All that such an entry can tell is how many there were.
         assert sink.write([rows("s.a", 1, 10)]).duplicates == 10
         assert numbers(s.url, "S") == list(range(10))
+
+    def test_of_an_entry_of_an_older_release_with_ids_of_the_users(self, admin: Publisher, sink: Sink) -> None:
+        first, other = ([batch(data=[b"0"], subject=["s.a"], msg_id=[name])] for name in ("mine", "yours"))
+        sink.write(first)
+        old = entry(admin)
+        del old["report"]["own"]
+        admin.publish([Message(f"$KV.{BUCKET}.q.0", json.dumps(old).encode())])
+        assert sink.write(first).duplicates == 1
+        with pytest.raises(DeliveryError, match="not the same ones"):
+            sink.write(other)
+
+    def test_that_are_for_another_target(self, server: NatsServer, make: MakeStream) -> None:
+        """Two writes of the same rows to two targets must not have the same `writeId`."""
+        s, t = make("S"), make("T")
+        task, again = WriteTask("w-load", 0, 0, 3600.0), [batch(data=[b"0", b"1"], msg_id=["mine", "yours"])]
+        assert exactly(server.url, subject="s.a").write(again, task).stored == 2
+        with pytest.raises(DeliveryError, match=r"as many came now, but not the same ones.* Take another writeId"):
+            exactly(server.url, subject="t.a").write(again, task)
+        assert (s.state()["messages"], t.state()["messages"]) == (2, 0)
+
+    def test_that_are_for_another_stream(self, server: NatsServer, make: MakeStream) -> None:
+        """The rows are the same, and their subject is that of another stream now."""
+        s = make("S")
+        nothing = WriteTask("q", 1, 1)
+        for target in ("S", "S", "T"):
+            if target == "T":
+                s.delete()
+                create(server.url, "T", subjects=["s.>"])
+            sink = exactly(server.url, stream=target)
+            assert sink.write([rows("s.a", 0, 0)], nothing).stored == 0
+            if target == "S":
+                assert sink.write([rows("s.a", 0, 10)]).stored == 10
+        with pytest.raises(DeliveryError, match="they are in stream S, and option stream names T"):
+            sink.write([rows("s.a", 0, 10)])
 
     def test_of_a_task_that_is_under_way(self, admin: Publisher, s: Stream, sink: Sink) -> None:
         die(sink, s, rows("s.a", 0, 10))

@@ -140,6 +140,16 @@ def test_headers_and_ids_that_are_too_large_for_a_server_do_not_stop_the_letter(
     assert letter_id.startswith(DEAD_PREFIX.encode())
 
 
+def test_the_id_of_a_letter_has_the_subject_of_a_row_with_an_id_of_its_own() -> None:
+    """Such an id may come again at another subject; the subject is part of those that were made."""
+    identifier = MessageIds("q.1.0")
+    some = read_rows(data=[b"x"] * 3, subject=["a", "b", "a"], msg_id=["own", "own", None])
+    names = identifier.ids(some).to_pylist()
+    *_, ids = letters_of([RefusedRow(some, at, names[at], "too large", 0) for at in range(3)])
+    assert ids == [b"own.40f89e395b66422f.dead", b"own.8472c2e34d854f75.dead", names[2] + b".dead"]
+    assert identifier.strangers(filter(None, ids)) == 0
+
+
 def test_long_words_are_cut_between_characters() -> None:
     some = read_rows(data=[b"x"], subject=["ü" * 30_000])
     [headers], [data], _ = letters_of([RefusedRow(some, 0, None, "x" + "ß" * 5_000, 0)], 8_192)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,7 +21,8 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink import publisher as publisher_module
 from spark_jetstream.sink.ledger import bucket_config
-from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.sink.rows import Rows
+from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.testing import NatsServer
 from tests.support.leaf import Linked
@@ -625,6 +627,17 @@ class TestDeadLetters:
             sink.write(batches())
         assert counted(raised.value) == 10 == small.state()["messages"]
 
+    def test_refused_rows_with_the_same_id_for_two_streams(self, nats_server: NatsServer, stream: MakeStream) -> None:
+        some, dead = [stream(max_msg_size=100) for _ in range(2)], stream()
+        subjects = [f"{each.subject}.a" for each in some]
+        refused = [batch(data=[payload(0, 400)] * 2, subject=subjects, msg_id=["mine", "mine"])]
+        for delivery in IDS:
+            sink = Sink(nats_server.url, delivery=delivery, deadLetterSubject=f"{dead.subject}.row")
+            for _ in range(2):
+                assert sink.write(refused, task=WriteTask(delivery, 1, 0)).dead_letters == 2
+                # Neither another attempt nor another write has other ids.
+                assert sorted(message.headers["Dead-Letter-Subject"][0] for message in seen(dead)) == sorted(subjects)
+
 
 class TestSharing:
     def test_two_tasks_on_one_connection(self, proxy: WireProxy, target: Stream) -> None:
@@ -666,3 +679,20 @@ class TestSharing:
         with pytest.raises(JetStreamError, match="no more rows"):
             sink.write(broken())
         wait_until(lambda: subscriptions() == 1, "the inbox of requests alone")
+
+
+@pytest.mark.parametrize("delivery", LEVELS)
+def test_a_row_that_is_lost_in_the_sink(target: Stream, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No such bug is known. If there is one, the task fails, and is not noted as done."""
+    send = TaskWriter.send
+
+    def lossy(writer: TaskWriter, some: Rows, ids: pa.BinaryArray | None) -> None:
+        send(writer, some.take(np.arange(9)), None if ids is None else ids.slice(0, 9))
+
+    sink, ten = Sink(target.url, delivery=delivery), [rows(f"{target.subject}.a", 0, 10)]
+    monkeypatch.setattr(TaskWriter, "send", lossy)
+    with pytest.raises(JetStreamError, match="of 10 rows only 9 count as stored"):
+        sink.write(ten)
+    monkeypatch.undo()
+    assert sink.write(ten).stored == 10
+    assert set(numbers(target.url, target.name)) == set(range(10))
