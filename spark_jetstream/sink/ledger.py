@@ -32,7 +32,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -181,26 +181,34 @@ class Ledger:
 
         An id of the user's may be that of another row in another stream.
         """
+        return self._place(self.stored, message_id, raw_subject, stream)
+
+    def _place(
+        self, stored: Mapping[str, _Places], message_id: bytes, raw_subject: bytes, stream: str | None
+    ) -> tuple[str, int] | None:
         subject = raw_subject.decode("utf-8", "replace")
-        for name in (name for name, ids in self.stored.items() if message_id in ids):
+        for name in (name for name, ids in stored.items() if message_id in ids):
             if self._prefix or (name == stream if stream else self._patterns[name].fullmatch(subject)):
-                return name, self.stored[name][message_id]
+                return name, stored[name][message_id]
         return None
 
-    def recall(self, age: float, after: Mapping[str, int], ids: Collection[bytes]) -> dict[bytes, tuple[str, int]]:
-        """Return which of these message ids are stored, and where.
+    def recall(
+        self, age: float, after: Mapping[str, int], rows: Sequence[tuple[bytes, bytes, str | None]]
+    ) -> list[tuple[str, int] | None]:
+        """Return where each of these rows, given as the arguments of `place`, is stored; None for the others.
 
-        The result, stream and sequence by message id, is empty as long as the streams surely remember the ids: until
-        `age`, the seconds since the rows were first sent, is half a window. `after` holds the last sequence of each
-        stream that was known then; the rows can only be after it.
+        That is all of them as long as the streams surely remember the ids: until `age`, the seconds since the rows were
+        first sent, is half a window. `after` holds the last sequence of each stream that was known then; the rows can
+        only be after it.
         """
-        places: dict[bytes, tuple[str, int]] = {}
         if age < self._window / 2:
-            return places
+            return [None] * len(rows)
+        ids, stored = {message_id for message_id, _, _ in rows}, dict[str, _Places]()
         for name in self._entry.streams:
-            self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, found := _Places())
-            places.update((message_id, (name, sequence)) for message_id, sequence in found.items())
-        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._slot.key, len(places), len(ids))
+            self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, stored.setdefault(name, {}))
+        places = [self._place(stored, *row) for row in rows]
+        count = sum(place is not None for place in places)
+        log.info("ledger entry %s: %d of %d rows without an answer are stored", self._slot.key, count, len(rows))
         return places
 
     def finish(self, report: TaskReport, made: MessageIds) -> None:

@@ -50,22 +50,24 @@ class Recovery:
         """
         if self._ledger is None:
             return False
-        waiting: dict[bytes, list[tuple[InFlight, int]]] = {}
+        waiting: list[tuple[InFlight, int]] = []
+        rows: list[tuple[bytes, bytes, str | None]] = []
         for flight in flights:
-            if flight.portion.ids is not None:
+            portion = flight.portion
+            if portion.ids is not None:
                 at = np.flatnonzero(flight.waiting)
-                ends = flight.portion.rows.ends
-                ids = flight.portion.ids.take(pa.array(at if ends is None else ends[at] - 1)).to_pylist()
-                for index, message_id in zip(at.tolist(), ids, strict=True):
-                    waiting.setdefault(message_id, []).append((flight, index))
+                last = pa.array(at if portion.rows.ends is None else portion.rows.ends[at] - 1)
+                ids, subjects = (column.take(last).to_pylist() for column in (portion.ids, portion.rows.subject))
+                waiting += [(flight, index) for index in at.tolist()]
+                rows += [(*named, portion.stream) for named in zip(ids, subjects, strict=True)]
         if not waiting:
             return False
         oldest = flights[0].portion
-        places = self._ledger.recall(now - oldest.begun, oldest.after, waiting.keys())
-        for message_id, (stream, sequence) in places.items():
-            for flight, index in waiting[message_id]:
-                flight.settle_as_duplicate(index, stream, sequence)
-        return bool(places)
+        places = self._ledger.recall(now - oldest.begun, oldest.after, rows)
+        for (flight, index), place in zip(waiting, places, strict=True):
+            if place is not None:
+                flight.settle_as_duplicate(index, *place)
+        return any(places)
 
     def settle_acknowledged(self, flight: InFlight) -> None:
         """Settle the rows that are the messages named by the answers to the reply subject that they shared."""

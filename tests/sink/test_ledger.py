@@ -630,6 +630,31 @@ class TestElection:
 
 
 class TestOutage:
+    def test_one_of_two_rows_with_the_same_id_is_lost(
+        self, server: NatsServer, admin: Publisher, make: MakeStream
+    ) -> None:
+        """The id that stream S has is not that of the row for stream T."""
+        s, t = make("S"), make("T")
+        with WireProxy(server.url) as proxy:
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                yield batch(data=[b"1", b"1"], subject=["s.a", "t.a"], msg_id=["x", "y"])
+                for each in (s, t):
+                    each.wait_for(1)
+                proxy.drop(lambda frame: b"" if b'{"stream":"' in frame else frame)
+                yield batch(data=[b"2", b"2"], subject=["s.a", "t.a"], msg_id=["mine", "mine"])
+                for each in (s, t):
+                    each.wait_for(2)
+                t.remove(2)  # as if it had never come
+                for each in (s, t):
+                    forget(admin, each.name, each.subject)
+                proxy.drop(None)
+                proxy.cut()
+
+            report = exactly(proxy.url, ackTimeout="30s").write(batches(), names=["data", "subject", "msg_id"])
+        assert (report.stored, report.duplicates) == (4, 1)
+        assert (s.state()["messages"], t.state()["messages"]) == (2, 2)
+
     @pytest.mark.parametrize("how", ["cut", "silence"])
     def test_longer_than_the_stream_remembers(self, server: NatsServer, admin: Publisher, how: str, s: Stream) -> None:
         """What is sent again is looked up first: the stream has forgotten its ids by then."""
