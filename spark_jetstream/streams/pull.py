@@ -9,7 +9,7 @@ position in the stream, and decides what is lost. Each of its attempts reads wit
 | `Delivered` | hands out what is in the range, and moves `next` past it |
 | `EndOfRange` | ends the range if its `confirm` agrees, or the stream's leader has nothing more either |
 | `EndOfRange`, and the leader has more | raises an error that may pass: the consumer is on a replica that lags |
-| `EndOfRange`, and the account may not ask | ends the range if enough messages came, or the third consumer says so |
+| `EndOfRange`, and the leader cannot be asked | ends the range if the third consumer in a row says so |
 | `EndOfRange` that is not certain | asks another consumer, after a pause |
 | `Lost` | raises the error |
 
@@ -387,13 +387,14 @@ class RangeReader:
                 first = leader_has(connection, part, part.subjects, self.next, again)
             except (PermissionDenied, NoResponders) as error:
                 log.info("stream %s: %s; other consumers are asked", part.stream, error)
-                self._asks_leader = False
+                self._asks_leader = isinstance(error, NoResponders)
             else:
                 if first is None:
                     return True
                 raise ConsumerLost(f"a replica that lags does not have message {first} (yet), which the leader has")
-        if self._policy.ends is Ends.LIST or (part.count is not None and self.count >= part.count):
+        if self._policy.ends is Ends.LIST:
             return True
+        # Whatever was counted: the replica that counted may have lagged too.
         self._nothing += 1
         return self._nothing >= _CONFIRMATIONS
 
