@@ -52,6 +52,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
+from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.session import EndOfRange, Ends, Lost, Policy, PullSession
 
@@ -409,7 +410,9 @@ def leader_has(
     """Return the first sequence of a range, from a position on, that its stream's leader has on one of the subjects.
 
     None: there is none. In a cluster a second answer must say so, after another look at the stream: the first one may
-    be that of a server which led before. Raises what `Connection.api` and ``look_again`` raise.
+    be that of a server which led before. If the stream ends within the range, a new leader may not have applied its log
+    yet, or the tail is lost: the second answer then waits for `ELECTION`. Raises what `Connection.api`, ``look_again``
+    and `settled_info` raise.
     """
 
     def ask() -> int | None:
@@ -418,7 +421,11 @@ def leader_has(
 
     try:
         first = ask()
-        return ask() if first is None and look_again().clustered else first
+        if first is not None or not (state := look_again()).clustered:
+            return first
+        if state.last_seq + 1 < part.end < INT64_MAX:
+            settled_info(connection, part.stream, f"look at stream {part.stream}")
+        return ask()
     except StreamNotFound as error:
         look_again()
         raise ConsumerLost(f"{error}, which exists") from None
