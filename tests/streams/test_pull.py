@@ -29,7 +29,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams import session
 from spark_jetstream.streams.pull import through_outages
 from spark_jetstream.testing import NatsCluster, NatsServer
-from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import (
@@ -133,6 +133,26 @@ def test_a_leader_that_nobody_hears_once() -> None:
         assert (fake.count("CONSUMER.CREATE"), fake.count("STREAM.MSG.GET")) == (6, 5)
         assert sequences(pulls(fake.url, SequenceRange("S", 1, 201, 100, CREATED))) == ALL[:100]
         assert (fake.count("CONSUMER.CREATE"), fake.count("STREAM.MSG.GET")) == (7, 6)
+        close_all()
+
+
+def test_a_look_at_the_stream_that_is_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader has asked once more by then. The answer is no message of the consumer, which goes on."""
+    monkeypatch.setattr(session, "ASK_AGAIN", 0.01)
+    with FakeJetStream() as fake:
+        fake.store(100)
+        late: list[bytes] = []
+
+        def lie(honest: Honest) -> list[bytes]:
+            if not late:
+                late.append(honest.frames)
+                return []
+            return [honest.frames, *late]
+
+        fake.lies["STREAM.INFO"] = lie
+        part = SequenceRange("S", 1, 101, 100, CREATED)
+        assert sequences(pulls(fake.url, part, replace(SETTINGS, batch=20))) == ALL[:100]
+        assert (fake.count("STREAM.INFO"), fake.count("CONSUMER.CREATE")) == (2, 1)
         close_all()
 
 
