@@ -172,9 +172,8 @@ class Planner:
     def commit(self, end: Offset) -> None:
         """Move the durable consumers (option durable) to `end`: everything before is in the sink."""
         for name, position in end.streams.items():
-            plan = self._plans.get(name)
-            if plan is not None and plan.known is not None and position.created == plan.known.created:
-                self.progress.commit(plan.known, position.next)
+            if name in self._plans:
+                self._plans[name].commit(position)
 
     # Streaming
 

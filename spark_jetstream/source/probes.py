@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests, stream_info
-from spark_jetstream.errors import ConnectionFailed, JetStreamError, NoResponders, PermissionDenied, ServerBusy
+from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks
 from spark_jetstream.protocol.conventions import plan_consumer
@@ -133,7 +133,7 @@ class ConsumerProbe(StreamProbe):
                 return DirectProbe(Requests(self._requests.connect, 0.0), self._stream, ()).stored_at(sequence)
             except JetStreamError as error:
                 # The account may not; or there is an outage, in which only the consumer is tried again.
-                self._gets = isinstance(error, ConnectionFailed | ServerBusy)
+                self._gets = not isinstance(error, PermissionDenied)
                 log.info("stream %s: %s; a consumer is asked", self._stream, error)
         found = self.peek(sequence)
         return found[1] if found is not None and found[0] == sequence else None

@@ -33,8 +33,7 @@ class StreamPlan:
     """One stream of a query. For one thread at a time; those of different streams share only what is thread-safe.
 
     Except for `see` and `note_deleted` the methods need a state that `see` has taken. They raise what `Requests.call`
-    raises. Seven of the thirteen attributes are what it remembers, which only saves requests (docs/architecture.md,
-    "Processes").
+    raises. Eight of the fourteen attributes are what it remembers (docs/architecture.md, "Processes").
     """
 
     def __init__(self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit) -> None:
@@ -55,6 +54,8 @@ class StreamPlan:
         self._unmatched = "", 0, 0
         # The position, and creation and end of the stream, when nothing that matches was found last.
         self._idle: tuple[int, str, int] | None = None
+        # Where a stream that lost its tail goes back to from the last position: what is stored since was not read.
+        self._back: int | None = None
 
     # The state
 
@@ -133,11 +134,22 @@ class StreamPlan:
         state = self.state
         self._progress.hold(state)
         following = self._checked(position, read)
+        self._back = following.next if following.next < position.next else None
         # When a batch begins, everything before it is in the sink. Spark calls `commit` later, when the next batch has
         # rows, and never for the last batch of a run.
         if following == position:
             self._progress.commit(state, position.next)
         return following
+
+    def commit(self, position: StreamPosition) -> None:
+        """Move the durable consumer to a position up to which everything is in the sink.
+
+        If `continued` went back from there, the consumer goes no further than that: Spark commits where the last batch
+        ended after it has asked for the end of the next one.
+        """
+        if self.known is not None and position.created == self.known.created:
+            safe = position.next if self._back is None else min(position.next, self._back)
+            self._progress.commit(self.known, safe)
 
     def _checked(self, position: StreamPosition, read: Evidence | None) -> StreamPosition:
         state = self.state

@@ -9,7 +9,7 @@ position in the stream, and decides what is lost. Each of its attempts reads wit
 | `Delivered` | hands out what is in the range, and moves `next` past it |
 | `EndOfRange` | ends the range if its `confirm` agrees, or the stream's leader has nothing more either |
 | `EndOfRange`, and the leader has more | raises an error that may pass: the consumer is on a replica that lags |
-| `EndOfRange`, and the account may not ask | ends the range if enough messages came, or the third consumer says so |
+| `EndOfRange`, and the leader cannot be asked | ends the range if the third consumer in a row says so |
 | `EndOfRange` that is not certain | asks another consumer, after a pause |
 | `Lost` | raises the error |
 
@@ -52,6 +52,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
+from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.session import EndOfRange, Ends, Lost, Policy, PullSession
 
@@ -387,13 +388,14 @@ class RangeReader:
                 first = leader_has(connection, part, part.subjects, self.next, again)
             except (PermissionDenied, NoResponders) as error:
                 log.info("stream %s: %s; other consumers are asked", part.stream, error)
-                self._asks_leader = False
+                self._asks_leader = isinstance(error, NoResponders)
             else:
                 if first is None:
                     return True
                 raise ConsumerLost(f"a replica that lags does not have message {first} (yet), which the leader has")
-        if self._policy.ends is Ends.LIST or (part.count is not None and self.count >= part.count):
+        if self._policy.ends is Ends.LIST:
             return True
+        # Whatever was counted: the replica that counted may have lagged too.
         self._nothing += 1
         return self._nothing >= _CONFIRMATIONS
 
@@ -408,7 +410,9 @@ def leader_has(
     """Return the first sequence of a range, from a position on, that its stream's leader has on one of the subjects.
 
     None: there is none. In a cluster a second answer must say so, after another look at the stream: the first one may
-    be that of a server which led before. Raises what `Connection.api` and ``look_again`` raise.
+    be that of a server which led before. If the stream ends within the range, a new leader may not have applied its log
+    yet, or the tail is lost: the second answer then waits for `ELECTION`. Raises what `Connection.api`, ``look_again``
+    and `settled_info` raise.
     """
 
     def ask() -> int | None:
@@ -417,7 +421,11 @@ def leader_has(
 
     try:
         first = ask()
-        return ask() if first is None and look_again().clustered else first
+        if first is not None or not (state := look_again()).clustered:
+            return first
+        if state.last_seq + 1 < part.end < INT64_MAX:
+            settled_info(connection, part.stream, f"look at stream {part.stream}")
+        return ask()
     except StreamNotFound as error:
         look_again()
         raise ConsumerLost(f"{error}, which exists") from None

@@ -12,6 +12,7 @@ messages, and bytes. It holds no position in the stream. `PullSession.next` hand
 | ... whose next message is too large for it | doubles the bytes of later requests | None |
 | ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `Lost` |
 | ... that does not say what it did not bring | | `Lost` |
+| the answer to `begin`, which came too late | | None |
 | 503 before the first message | sends the request again, 100 times at most | None, at last `Lost` |
 | the consumer is gone or has moved; a cut | | `Lost` |
 | silence for `Policy.silence` | asks the connection for a sign of life | `Lost` |
@@ -169,9 +170,11 @@ class PullSession:
         silence = self._policy.silence
         try:
             self.ask(most)
-            event = self._early.pop(0) if self._early else self._inbox.get(min(silence, idle))
+            event = self._early.pop(0) if self._early else self._inbox.receive(min(silence, idle), _LOOK)
             if isinstance(event, Frames):
                 return self._delivered(event)
+            if isinstance(event, ApiReply):
+                return None
             if event is not None:
                 return self._answered(event)
             if idle < silence:

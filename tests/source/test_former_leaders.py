@@ -29,6 +29,7 @@ SECOND = 1_000_000_000
 AGO = "2023-11-13T00:00:00Z"
 READ = 100
 NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
+NO_MESSAGE = {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
 
 
 @pytest.fixture
@@ -100,14 +101,35 @@ def test_a_task_reads_on(fake: FakeJetStream, former: Callable[[FakeJetStream], 
 def test_the_leader_is_asked_twice_for_what_a_replica_lacks(fake: FakeJetStream) -> None:
     """The end of a range without a count would be left out in silence."""
     [part] = driver(fake.url, streaming=False, readWith="direct").batch_ranges()
-    lagging, former = (
-        iter([READ]),
-        iter([{"error": {"code": 404, "err_code": 10037, "description": "no message found"}}]),
-    )
+    lagging, former = iter([READ]), iter([NO_MESSAGE])
     fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
     fake.leader = lambda request: next(former, None) or fake.message(request)
     assert sequences(direct(fake.url, replace(part, count=None))) == list(range(1, 2 * READ + 1))
     assert next(former, None) is None
+
+
+@pytest.mark.parametrize("read", [pulls, direct])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_leader_that_has_not_applied_its_log(fake: FakeJetStream, read: Any, lost: bool) -> None:
+    """Its stream ends within the range: it is asked again later, and believed then."""
+    [part] = driver(fake.url, streaming=False, readWith="consumer").batch_ranges()
+    looks = 0
+
+    def look() -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        # The first look shows that this is the stream, the second one is between the leader's answers.
+        return shorter(fake, READ) if looks == 2 or (lost and looks > 2) else {**fake.info(), "cluster": group()}
+
+    def leader(request: dict[str, Any]) -> dict[str, Any]:
+        return NO_MESSAGE if looks <= 2 or lost else fake.message(request)
+
+    fake.look, fake.leader = look, leader
+    fake.lagging, lagging = [READ], iter([READ])
+    fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
+    there = READ if lost else 2 * READ
+    assert sequences(read(fake.url, replace(part, count=None))) == list(range(1, there + 1))
+    assert not lost or (looks, fake.count("STREAM.MSG.GET")) == (3, 2)
 
 
 @pytest.mark.parametrize("stage", ["CONSUMER.CREATE", "STREAM.MSG.GET"])

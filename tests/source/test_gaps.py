@@ -356,6 +356,39 @@ def test_a_batch_that_was_planned_before_the_tail_was_lost(tmp_path: Path, store
         assert max(starts) <= 11 + stored
 
 
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_commit_of_a_position_beyond_a_lost_tail(tmp_path: Path, retention: str, restarted: bool) -> None:
+    """Spark commits the end of the last batch when it has the next one: what is stored since is not removed with it."""
+    store, kept = tmp_path / "store", tmp_path / "kept"
+    with NatsServer(store_dir=store) as server:
+        create(server.url, "S", storage="file", retention=retention, allow_direct=True)
+        before = driver(server.url, durable="spark", failOnDataLoss=str(restarted).lower())
+        begin = before.initial()
+        fill(server.url, "S", 10)
+        keep(server, store, kept)
+        fill(server.url, "S", 10)
+        [(_, end)] = run(before, begin, batches=1)
+        put_back(server, store, kept)
+        fill(server.url, "S", 15)
+        going_on = before
+        if restarted:
+            with pytest.raises(DataLossError, match="stream S lost its tail and gave its sequences to other messages"):
+                before.latest(end, limited=True)
+            going_on = driver(server.url, durable="spark", failOnDataLoss="false")
+        noticed = going_on.latest(end, limited=True)
+        going_on.commit(end)
+        going_on.progress.settle()
+        assert noticed.streams["S"].next == 11
+        assert api(server.url, "STREAM.INFO.S")["state"]["messages"] == 15
+        assert planner_after(going_on, noticed) == list(range(11, 26))
+        # Later positions are committed as before.
+        last = going_on.latest(noticed, limited=True)
+        going_on.commit(noticed)
+        assert going_on.latest(last, limited=True) == last
+        assert api(server.url, "STREAM.INFO.S")["state"]["messages"] == 0
+
+
 def test_a_store_that_is_replaced_while_the_query_is_connected(tmp_path: Path) -> None:
     """Its connection goes to another server, and the stream soon has more messages than were read. No time passes."""
     ways: dict[str, dict[str, Any]] = {

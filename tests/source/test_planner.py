@@ -21,6 +21,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.units import parse_time
 from spark_jetstream.source import durable, reader, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
@@ -561,6 +562,27 @@ def test_the_last_message_read_is_looked_up_once_for_a_batch(denied: bool, term:
         assert look_ups() == (0 if term else 1)
         leaders.append(f"{term} again" if term else "")
         assert look_ups() == 1
+
+
+@pytest.mark.parametrize("answer", [None, b"NATS/1.0 503\r\n\r\n"], ids=["silent", "unheard"])
+def test_a_leader_that_did_not_answer_once_is_asked_again(answer: bytes | None) -> None:
+    """A consumer looks the last message read up in its place. For the end it has the last word, as before."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.look = lambda: fake.info(num_replicas=3)
+        first = iter([[] if answer is None else [answer]])
+
+        def lie(honest: Honest) -> list[bytes]:
+            heads = next(first, None)
+            return [honest.frames] if heads is None else [honest.saying(b"", head) for head in heads]
+
+        fake.lies["STREAM.MSG.GET"] = lie
+        read_at = parse_time(fake.message({"seq": 50})["message"]["time"])
+        fake.lagging = [100, 90]  # of the look-up, and of the end
+        planner = driver(fake.url, subjects="S.a", readWith="consumer", requestTimeout="300ms")
+        start = Offset({"S": StreamPosition(51, CREATED, read_at)})
+        assert planner.latest(start, limited=True).streams["S"].next == 101
+        assert (next(first, None), fake.lagging) == (None, [])
 
 
 def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None:

@@ -29,7 +29,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams import session
 from spark_jetstream.streams.pull import through_outages
 from spark_jetstream.testing import NatsCluster, NatsServer
-from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import (
@@ -83,17 +83,77 @@ def test_a_replica_that_lags(count: int | None) -> None:
         assert fake.count("STREAM.MSG.GET") == 5
 
 
-def test_a_replica_that_lags_where_the_leader_may_not_be_asked() -> None:
+#: What is said to a request for a message of the leader.
+REFUSED, UNHEARD = (
+    b"-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n",
+    b"NATS/1.0 503\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize(("head", "asked"), [(b"", 2), (UNHEARD, 5)], ids=["refused", "unheard"])
+def test_a_replica_that_lags_where_the_leader_may_not_be_asked(head: bytes, asked: int) -> None:
+    """A range asks again after a 503, which may pass, and not after a refusal."""
     with FakeJetStream() as fake:
         fake.store(100)
-        fake.lies["STREAM.MSG.GET"] = lambda honest: [honest.saying(b"", b"NATS/1.0 503\r\n\r\n")]
+        fake.lies["STREAM.MSG.GET"] = lambda honest: [honest.saying(b"", head) if head else REFUSED]
         part = SequenceRange("S", 1, 101, 100, CREATED)
         fake.lagging = [60] * 2
         assert sequences(pulls(fake.url, part)) == ALL[:100]
         fake.lagging = [60] * 3
         with pytest.raises(DataLossError, match="40 of 100 messages of stream S, sequences 1 to 100, were removed"):
             sequences(pulls(fake.url, part))
-        assert fake.count("STREAM.MSG.GET") == 2  # once for each range
+        assert fake.count("STREAM.MSG.GET") == asked
+        close_all()
+
+
+@pytest.mark.parametrize("count", [60, 59])
+def test_a_count_that_is_too_low_where_the_leader_may_not_be_asked(count: int) -> None:
+    """It came from the replica that lags too, so it ends no range: the third consumer does."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.lies["STREAM.MSG.GET"] = lambda _: [REFUSED]
+        fake.lagging = [60] * 2
+        assert sequences(pulls(fake.url, SequenceRange("S", 1, 101, count, CREATED))) == ALL[:100]
+        fake.lagging = []
+        assert sequences(pulls(fake.url, SequenceRange("S", 1, 201, 100, CREATED))) == ALL[:100]
+        assert (fake.count("CONSUMER.CREATE"), fake.count("STREAM.MSG.GET")) == (3 + 3, 2)
+        close_all()
+
+
+def test_a_leader_that_nobody_hears_once() -> None:
+    """It is asked again after the next consumer, and knows what that lacks. Without a lag one is enough."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        unheard = iter([UNHEARD])
+        fake.lies["STREAM.MSG.GET"] = lambda honest: [
+            honest.frames if (head := next(unheard, None)) is None else honest.saying(b"", head)
+        ]
+        fake.lagging = [60] * 5
+        assert sequences(pulls(fake.url, SequenceRange("S", 1, 101, 60, CREATED))) == ALL[:100]
+        assert (fake.count("CONSUMER.CREATE"), fake.count("STREAM.MSG.GET")) == (6, 5)
+        assert sequences(pulls(fake.url, SequenceRange("S", 1, 201, 100, CREATED))) == ALL[:100]
+        assert (fake.count("CONSUMER.CREATE"), fake.count("STREAM.MSG.GET")) == (7, 6)
+        close_all()
+
+
+def test_a_look_at_the_stream_that_is_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader has asked once more by then. The answer is no message of the consumer, which goes on."""
+    monkeypatch.setattr(session, "ASK_AGAIN", 0.01)
+    with FakeJetStream() as fake:
+        fake.store(100)
+        late: list[bytes] = []
+
+        def lie(honest: Honest) -> list[bytes]:
+            if not late:
+                late.append(honest.frames)
+                return []
+            return [honest.frames, *late]
+
+        fake.lies["STREAM.INFO"] = lie
+        part = SequenceRange("S", 1, 101, 100, CREATED)
+        assert sequences(pulls(fake.url, part, replace(SETTINGS, batch=20))) == ALL[:100]
+        assert (fake.count("STREAM.INFO"), fake.count("CONSUMER.CREATE")) == (2, 1)
+        close_all()
 
 
 def test_a_consumer_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
