@@ -44,7 +44,7 @@ RELEASES = "nats-py>=2.15,<2.17"
 """The releases that have all of `PARTS`; pyproject.toml names the same."""
 PARTS = {
     "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb "
-    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect",
+    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs",
     "Subscription": "_id",
     "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
     "WebSocketTransport": "_ws _client _using_tls _close_task",
@@ -105,6 +105,13 @@ class LastingClient(Client):
         """Close a connection over a dead wire, so that nats-py need not wait for the peer."""
         if isinstance(self.wire, BulkTransport):
             self.wire.abort()
+
+    def fail_pings(self) -> None:
+        """End the pings whose answers a cut has lost (test_a_ping_over_a_former_connection_cuts_no_other)."""
+        for pong in self._pongs:
+            if not pong.done():
+                pong.set_exception(nats.errors.ConnectionClosedError())
+                pong.exception()  # or asyncio complains about one that nobody awaits
 
     async def close(self) -> None:
         """Close the connection for good.

@@ -434,6 +434,22 @@ def test_a_wire_that_went_dead(tls: bool, tmp_path: Path) -> None:
         assert connection.reconnects == 1
 
 
+def test_a_ping_over_a_former_connection_cuts_no_other(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        connection = connect(options(proxy.url))
+        proxy.stall()
+        pinged = proxy.client_bytes.count(b"PING")
+        checking = threads.submit(connection.check, 10)
+        proxy.wait(lambda: proxy.client_bytes.count(b"PING") > pinged)
+        proxy.cut()
+        proxy.unstall()
+        wait_until(lambda: connection.reconnects == 1, "the next connection")
+        with pytest.raises(ConnectionFailed):
+            checking.result()
+        connection.wait(60)
+        assert connection.reconnects == 1
+
+
 def test_an_error_for_which_the_server_closes_the_connection() -> None:
     with NatsServer(max_payload=65536) as server:
         first = connect(options(server.url))
