@@ -199,7 +199,10 @@ class Connection:
         return listener
 
     def check(self, timeout: float = SIGN_OF_LIFE) -> None:
-        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`."""
+        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
+
+        Raises it at once while the connection is down.
+        """
         self._loop.run(self._login.ping(timeout), timeout + 5)
 
     def wait(self, patience: float) -> None:

@@ -149,10 +149,13 @@ class Login:
     async def ping(self, timeout: float) -> None:
         """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
 
-        A cut raises it at once, and concerns no later connection.
+        Raises it at once while the connection is down, and at a cut, which concerns no later connection.
         """
+        if not self.is_up:
+            raise ConnectionFailed(f"the connection to {self.options.display_servers} is down{self._reason()}")
         try:
-            await self.client.flush(timeout=max(1, round(timeout)))
+            # Not `flush`, which may send nothing: test_nothing_is_confirmed_during_an_outage
+            await self.client.rtt(timeout=max(1, round(timeout)))
         except (nats.errors.Error, asyncio.TimeoutError, OSError) as error:
             if self.is_up:
                 self._logged_in = False

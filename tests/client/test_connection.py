@@ -450,6 +450,46 @@ def test_a_ping_over_a_former_connection_cuts_no_other(server: NatsServer) -> No
         assert connection.reconnects == 1
 
 
+def test_nothing_is_confirmed_during_an_outage(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        listener = connection.listen(["heard"])
+        proxy.refuse()
+        proxy.cut()
+        wait_until(lambda: connection._login._closed_ports > 0, "an attempt to connect again")
+        for use in (
+            connection.check,
+            lambda: connection.listen(["more"]),
+            lambda: listener.publish_confirmed("asked", b"", ()),
+        ):
+            with pytest.raises(ConnectionFailed, match=r"is down: .*Connect call failed"):
+                use()
+
+
+def test_a_message_that_a_cut_may_have_lost_is_not_confirmed(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        connection = connect(options(proxy.url))
+        login, listener = connection._login, connection.listen(["heard"])
+        ping = login.ping
+
+        async def late(timeout: float) -> None:
+            while not connection.reconnects:
+                await asyncio.sleep(0.01)
+            await ping(timeout)
+
+        monkeypatch.setattr(login, "ping", late)
+        reached = proxy.stall_at(b"PUB asked")
+        confirming = threads.submit(listener.publish_confirmed, "asked", b"", ())
+        assert reached.wait(60)
+        proxy.cut()
+        proxy.unstall()
+        with pytest.raises(ConnectionFailed, match="the server may not have the message to asked"):
+            confirming.result()
+        assert proxy.client_bytes.count(b"PUB asked") == 1
+
+
 def test_an_error_for_which_the_server_closes_the_connection() -> None:
     with NatsServer(max_payload=65536) as server:
         first = connect(options(server.url))
