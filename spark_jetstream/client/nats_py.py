@@ -44,7 +44,8 @@ RELEASES = "nats-py>=2.15,<2.17"
 """The releases that have all of `PARTS`; pyproject.toml names the same."""
 PARTS = {
     "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb "
-    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs",
+    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs "
+    "_reading_task _ping_interval_task _flusher_task",
     "Subscription": "_id",
     "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
     "WebSocketTransport": "_ws _client _using_tls _close_task",
@@ -127,6 +128,10 @@ class LastingClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         if self.is_reconnecting:
+            # A login whose first ping had no answer has left them: test_a_login_that_is_not_confirmed_leaves_no_task
+            for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+                if task is not None:
+                    task.cancel()
             # nats-py counts an error as a failed attempt: test_a_login_that_is_withdrawn_or_renewed
             login = self.read_login()
             self._user_credentials, self._nkeys_seed_str = login.get("user_credentials"), login.get("nkeys_seed_str")
@@ -136,6 +141,7 @@ class LastingClient(Client):
                 self.options["tls"] = login["tls"]
         self._check_wanted()
         await super()._connect_to_server(s)
+        self._ps.reset()  # nats-py did so too early: test_what_came_last_is_not_read_with_the_next_connection
         self._check_wanted()
 
     def _check_wanted(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import itertools
 import json
 import os
 import re
@@ -488,6 +490,51 @@ def test_a_message_that_a_cut_may_have_lost_is_not_confirmed(
         with pytest.raises(ConnectionFailed, match="the server may not have the message to asked"):
             confirming.result()
         assert proxy.client_bytes.count(b"PUB asked") == 1
+
+
+def test_what_came_last_is_not_read_with_the_next_connection(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abort = nats_py.LastingClient.abort
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        with connection.inbox(replies=True) as inbox:
+            (number,) = connection._inboxes._open
+
+            def late(client: nats_py.LastingClient) -> None:
+                """The beginning of a message comes in the turn of the loop in which the connection is given up."""
+                reader: Any = client.wire._io_reader  # type: ignore[union-attr]
+                reader.feed_data(b"MSG %s.1 %d 1000000\r\n" % (inbox.subject.encode(), number))
+                abort(client)
+
+            monkeypatch.setattr(nats_py.LastingClient, "abort", late)
+            proxy.stall()
+            with pytest.raises(ConnectionFailed):
+                connection.check(1)
+            proxy.cut()
+            proxy.unstall()
+            connection.wait(60)
+            assert connection.reconnects == 1
+
+
+def test_a_login_that_is_not_confirmed_leaves_no_task(server: NatsServer) -> None:
+    pongs = itertools.count(1)
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        client: Any = connection._login.client
+        client.flush = functools.partial(client.flush, timeout=1)  # not 10 seconds
+        # The second one is for the ping by which nats-py confirms its login.
+        proxy.drop(lambda frame: b"" if frame.startswith(b"PONG") and next(pongs) == 2 else frame)
+        proxy.cut()
+        wait_until(lambda: connection.reconnects == 1, "the next connection")
+        assert proxy.connections >= 3
+
+        async def tasks() -> list[str]:
+            every: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+            return sorted(work.__name__ for work in every if work.cr_frame.f_locals.get("self") is client)
+
+        running = asyncio.run_coroutine_threadsafe(tasks(), connection._loop.loop).result(60)
+        assert running == ["_flusher", "_ping_interval", "_read_loop"]
 
 
 def test_an_error_for_which_the_server_closes_the_connection() -> None:
