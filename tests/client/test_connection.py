@@ -452,6 +452,20 @@ def test_a_ping_over_a_former_connection_cuts_no_other(server: NatsServer) -> No
         assert connection.reconnects == 1
 
 
+def test_the_answer_to_a_ping_that_was_given_up(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        loop, pongs = connection._loop.loop, connection._login.client._pongs
+        proxy.stall()
+        ping = asyncio.run_coroutine_threadsafe(connection._login.ping(60), loop)
+        wait_until(lambda: bool(pongs), "the ping")
+        ping.cancel()  # what `Loop.run` does when its own time is over
+        wait_until(pongs[-1].cancelled, "the end of the ping")
+        proxy.unstall()
+        connection.check(10)
+        assert connection.reconnects == 0
+
+
 def test_nothing_is_confirmed_during_an_outage(server: NatsServer) -> None:
     with WireProxy(server.url) as proxy:
         connection = connect(options(proxy.url))
