@@ -45,7 +45,7 @@ RELEASES = "nats-py>=2.15,<2.17"
 PARTS = {
     "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb "
     "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs "
-    "_process_pong _reading_task _ping_interval_task _flusher_task",
+    "_process_pong _reading_task _ping_interval_task _flusher_task _pending _pending_data_size",
     "Subscription": "_id",
     "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
     "WebSocketTransport": "_ws _client _using_tls _close_task",
@@ -121,6 +121,9 @@ class LastingClient(Client):
         the caller waits no longer (test_a_closed_connection_is_gone_whatever_its_peer_takes).
         """
         self.ended = True
+        if not self.is_connected:
+            # A login that is not complete must not carry it: test_closing_during_a_login_sends_nothing_in_the_clear
+            self._pending, self._pending_data_size = [], 0
         try:
             await super().close()
         finally:
@@ -313,6 +316,10 @@ class BulkTransport(TcpTransport):
             raise NotEncrypted("TLS is asked for (a tls:// URL or a tls option), and the server offers none")
         plain: Any = self._io_writer
         plain.write(payload)
+
+    def writelines(self, payload: list[bytes]) -> None:
+        """Buffer all of these as `write` does."""
+        self.write(b"".join(payload))
 
     async def read(self, buffer_size: int) -> bytes:
         """Return what the server has sent, up to 4 MiB."""

@@ -596,6 +596,25 @@ def test_large_reads_over_tls(loaded: NatsServer, tmp_path: Path) -> None:
     assert isinstance(transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
 
 
+def test_closing_during_a_login_sends_nothing_in_the_clear(tmp_path: Path) -> None:
+    with NatsServer(config=tls_config(tmp_path)) as server, WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url, tlsCaFile=str(tmp_path / "ca.pem")))
+        client = connection._login.client
+        with connection.inbox(replies=True):
+            proxy.stall()
+            proxy.cut()
+            wait_until(lambda: not getattr(client.wire, "_secured", True), "the next connection")
+            connection.post("private.subject")
+            wait_until(lambda: client.pending_data_size > 0, "what waits for the login")
+            with pytest.raises(nats_py.NotEncrypted):
+                client.wire.writelines([b"PUB private.subject 0\r\n"])
+            connection.close()
+            assert not client._subs
+        proxy.unstall()
+        proxy.wait(lambda: proxy.open_connections == 0)
+    assert b"private" not in proxy.client_bytes
+
+
 def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> None:
     authority, ended = trustme.CA(), threading.Event()
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
