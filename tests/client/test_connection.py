@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,7 @@ import pytest
 import trustme
 
 from spark_jetstream.client import connection as connection_module
-from spark_jetstream.client import nats_py
+from spark_jetstream.client import nats_py, pool
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests, stream_info
@@ -107,6 +107,119 @@ def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
             inbox.get(60)
     with connection.inbox() as late, pytest.raises(ConsumerLost, match="cannot subscribe to"):
         late.get(60)
+
+
+def test_who_waits_for_the_attempt_of_another_does_not_end_it(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_LATE", 0.0)
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        proxy.stall()
+        given = options(proxy.url, connectTimeout="500ms")
+        first = threads.submit(connect, given, patience=60.0)
+        wait_until(lambda: given in pool._opening, "the attempt")
+        with pytest.raises(ConnectionFailed, match=r"was not made within 0\.5 s"):
+            connect(given, patience=0.1)
+        proxy.unstall()
+        assert first.result() is connect(given)
+
+
+def test_an_attempt_that_does_not_end_is_given_up(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    given = options(server.url)
+    with monkeypatch.context() as stuck:
+        stuck.setattr(pool, "_LATE", 0.0)
+        stuck.setattr(Connection, "open", wait)
+        with pytest.raises(ConnectionFailed, match="was not made within"):
+            connect(options(server.url, connectTimeout="100ms"))
+    wait_until(lambda: not pool._opening, "the end of the attempt")
+    account(given)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_an_interrupt_leaves_no_connection_that_nobody_closes(
+    made: bool, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Future.result
+    with WireProxy(server.url) as proxy:
+
+        def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+            if future in pool._opening.values():
+                proxy.wait(lambda: proxy.open_connections == 1)
+                raise KeyboardInterrupt
+            return result(future, timeout)
+
+        proxy.stall()
+        given = options(proxy.url)
+        with monkeypatch.context() as interrupting:
+            interrupting.setattr(Future, "result", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                connect(given)
+        if made:
+            proxy.unstall()
+            account(given)
+        close_all()
+        proxy.unstall()
+        proxy.wait(lambda: proxy.open_connections == 0)
+        assert not pool._pool
+
+
+def test_close_all_ends_the_attempts(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        proxy.stall()
+        given = options(proxy.url)
+        opening = threads.submit(connect, given)
+        proxy.wait(lambda: proxy.open_connections == 1)
+        close_all()
+        with pytest.raises(ConnectionFailed, match="was closed while it was opened"):
+            opening.result()
+        proxy.unstall()
+        account(given)
+
+
+def test_a_connection_that_is_made_while_all_are_closed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, close, given = Connection.open, Connection.close, options(server.url)
+
+    async def open_and_close_all(connection: Connection, *args: Any, **more: Any) -> None:
+        await make(connection, *args, **more)
+        close_all()
+
+    with monkeypatch.context() as closing:
+        closing.setattr(Connection, "open", open_and_close_all)
+        with pytest.raises(ConnectionFailed, match="was closed while it was opened"):
+            connect(given)
+    wait_until(lambda: clients(server) == 0, "the end of the connection")
+    others: list[Connection] = []
+
+    def close_and_open(connection: Connection) -> None:
+        others.append(connect(options(server.url, inboxPrefix="_OTHER")))
+        close(connection)
+
+    connect(given)
+    with monkeypatch.context() as opening:
+        opening.setattr(Connection, "close", close_and_open)
+        close_all()
+    assert others == [connect(options(server.url, inboxPrefix="_OTHER"))]
+
+
+def test_a_thread_that_is_late_puts_nothing_over_a_newer_connection(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, newer, result = options(server.url), list[Connection](), Future.result
+
+    def late(future: Future[Any], timeout: float | None = None) -> Any:
+        found = result(future, timeout)
+        if isinstance(found, Connection) and not newer:
+            monkeypatch.undo()
+            close_all()
+            newer.append(connect(given))
+        return found
+
+    monkeypatch.setattr(Future, "result", late)
+    assert not connect(given).usable
+    assert [connect(given)] == newer
 
 
 @forks
@@ -639,8 +752,8 @@ def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> 
         plain.abort()
         await asyncio.sleep(0)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(accept, listener)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept, listener)
         try:
             asyncio.run(close(listener.getsockname()[1]))
         finally:
