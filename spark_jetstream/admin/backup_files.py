@@ -238,7 +238,8 @@ class Draft:
 
     def discard(self) -> None:
         """Remove the files, unless they are complete."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk does not take what is buffered
+            self._file.close()
         if self._single:
             self._temporary.unlink(missing_ok=True)
         else:

@@ -199,7 +199,10 @@ class Connection:
         return listener
 
     def check(self, timeout: float = SIGN_OF_LIFE) -> None:
-        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`."""
+        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
+
+        Raises it at once while the connection is down.
+        """
         self._loop.run(self._login.ping(timeout), timeout + 5)
 
     def wait(self, patience: float) -> None:
@@ -209,14 +212,8 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; readers that still use it see it cut."""
-
-        async def finish() -> None:
-            if self._login.is_up:
-                await self._loop.finish(1)
-            await self._login.close()
-
         with contextlib.suppress(JetStreamError):
-            self._loop.run(finish(), 4)
+            self._loop.run(self.end(), 4)
 
     def spellings(self, subject: str) -> tuple[str, ...]:
         """Return the names that the server may have for a published subject: it takes its own domain out first."""
@@ -229,6 +226,12 @@ class Connection:
         logins as well. Unless servers may be `starting`, `ConnectionFailed` is raised once the ports of all refuse.
         """
         await self._login.open(patience, find_file, starting=starting)
+
+    async def end(self) -> None:
+        """On the loop's thread: close the connection."""
+        if self._login.is_up:
+            await self._loop.finish(1)
+        await self._login.close()
 
     def _on_cut(self, message: str) -> None:
         self._requests.cut(message)

@@ -147,11 +147,17 @@ class Login:
             await asyncio.sleep(deadline.within(_LOOK_AGAIN))
 
     async def ping(self, timeout: float) -> None:
-        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`."""
+        """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
+
+        Raises it at once while the connection is down, and at a cut, which concerns no later connection.
+        """
+        if not self.is_up:
+            raise ConnectionFailed(f"the connection to {self.options.display_servers} is down{self._reason()}")
         try:
-            await self.client.flush(timeout=max(1, round(timeout)))
+            # Not `flush`, which may send nothing: test_nothing_is_confirmed_during_an_outage
+            await self.client.rtt(timeout=max(1, round(timeout)))
         except (nats.errors.Error, asyncio.TimeoutError, OSError) as error:
-            if self.client.is_connected:
+            if self.is_up:
                 self._logged_in = False
                 self.client.abort()
                 await self.client.force_reconnect()
@@ -215,6 +221,7 @@ class Login:
 
     async def _on_disconnected(self) -> None:
         self._logged_in = False
+        self.client.fail_pings()
         self._cut(f"the connection to {self.options.display_servers} was cut{self._reason()}")
 
     async def _on_reconnected(self) -> None:

@@ -44,7 +44,8 @@ RELEASES = "nats-py>=2.15,<2.17"
 """The releases that have all of `PARTS`; pyproject.toml names the same."""
 PARTS = {
     "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb "
-    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect",
+    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs "
+    "_process_pong _reading_task _ping_interval_task _flusher_task _pending _pending_data_size",
     "Subscription": "_id",
     "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
     "WebSocketTransport": "_ws _client _using_tls _close_task",
@@ -106,6 +107,13 @@ class LastingClient(Client):
         if isinstance(self.wire, BulkTransport):
             self.wire.abort()
 
+    def fail_pings(self) -> None:
+        """End the pings whose answers a cut has lost (test_a_ping_over_a_former_connection_cuts_no_other)."""
+        for pong in self._pongs:
+            if not pong.done():
+                pong.set_exception(nats.errors.ConnectionClosedError())
+                pong.exception()  # or asyncio complains about one that nobody awaits
+
     async def close(self) -> None:
         """Close the connection for good.
 
@@ -113,6 +121,9 @@ class LastingClient(Client):
         the caller waits no longer (test_a_closed_connection_is_gone_whatever_its_peer_takes).
         """
         self.ended = True
+        if not self.is_connected:
+            # A login that is not complete must not carry it: test_closing_during_a_login_sends_nothing_in_the_clear
+            self._pending, self._pending_data_size = [], 0
         try:
             await super().close()
         finally:
@@ -120,6 +131,10 @@ class LastingClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         if self.is_reconnecting:
+            # A login whose first ping had no answer has left them: test_a_login_that_is_not_confirmed_leaves_no_task
+            for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+                if task is not None:
+                    task.cancel()
             # nats-py counts an error as a failed attempt: test_a_login_that_is_withdrawn_or_renewed
             login = self.read_login()
             self._user_credentials, self._nkeys_seed_str = login.get("user_credentials"), login.get("nkeys_seed_str")
@@ -129,6 +144,7 @@ class LastingClient(Client):
                 self.options["tls"] = login["tls"]
         self._check_wanted()
         await super()._connect_to_server(s)
+        self._ps.reset()  # nats-py did so too early: test_what_came_last_is_not_read_with_the_next_connection
         self._check_wanted()
 
     def _check_wanted(self) -> None:
@@ -140,6 +156,12 @@ class LastingClient(Client):
         if self.ended:
             self.wire.end()
             raise asyncio.CancelledError
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            # nobody waits any more: test_the_answer_to_a_ping_that_was_given_up
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
 
     async def _process_err(self, err_msg: str) -> None:
         if not _REFUSED.search(err_msg):
@@ -294,6 +316,10 @@ class BulkTransport(TcpTransport):
             raise NotEncrypted("TLS is asked for (a tls:// URL or a tls option), and the server offers none")
         plain: Any = self._io_writer
         plain.write(payload)
+
+    def writelines(self, payload: list[bytes]) -> None:
+        """Buffer all of these as `write` does."""
+        self.write(b"".join(payload))
 
     async def read(self, buffer_size: int) -> bytes:
         """Return what the server has sent, up to 4 MiB."""

@@ -14,9 +14,10 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import ConnectionFailed
 from spark_jetstream.options import ConnectionOptions
 
+_LATE = 10.0  # seconds that an attempt may end later than it should
 _lock = threading.RLock()
 _pool: dict[ConnectionOptions, Connection] = {}
-_opening: dict[ConnectionOptions, Future[Connection]] = {}
+_opening: dict[ConnectionOptions, Future[Connection]] = {}  # only these attempts add to the pool
 _loop: asyncio.AbstractEventLoop | None = None
 
 
@@ -47,14 +48,28 @@ def connect(
     with _lock:
         known = _pool.get(options)
         opening = _opening.get(options)
-        if opening is None and (known is None or not known.usable):
+        new = known is None or not known.usable
+        mine = new and opening is None
+        if new:
             seconds = max(seconds, options.connect_timeout)
+        if mine:
             loop = _event_loop()
 
             async def make() -> Connection:
-                connection = Connection(options, loop)
-                await connection.open(seconds, find_file, starting=starting)
-                return connection
+                """It puts what it opens into the pool itself: who waits for it may have been interrupted."""
+                try:
+                    connection = Connection(options, loop)
+                    await connection.open(seconds, find_file, starting=starting)
+                    with _lock:
+                        if _opening.get(options) is opening:
+                            _pool[options] = connection
+                            return connection
+                    await connection.end()
+                    raise asyncio.CancelledError
+                finally:
+                    with _lock:
+                        if _opening.get(options) is opening:
+                            del _opening[options]
 
             opening = _opening[options] = asyncio.run_coroutine_threadsafe(make(), loop)
     # Not under the lock: others may want a server that is up.
@@ -63,23 +78,27 @@ def connect(
         known.wait(seconds)
         return known
     try:
-        _pool[options] = connection = opening.result(seconds + 10)
+        return opening.result(seconds + _LATE)
+    except concurrent.futures.CancelledError:
+        problem = "was closed while it was opened"
     except concurrent.futures.TimeoutError:
-        opening.cancel()
-        raise ConnectionFailed("the connection's thread did not answer in time") from None
-    finally:
-        with _lock:
-            if _opening.get(options) is opening:
-                del _opening[options]
-    return connection
+        problem = f"was not made within {seconds + _LATE:g} s"
+        if mine:  # that of another may have more time
+            opening.cancel()
+    raise ConnectionFailed(f"the connection to {options.display_servers} {problem}")
 
 
 def close_all() -> None:
-    """Close every connection of this process; the next `connect` opens new ones."""
+    """Close every connection of this process, also those that are being opened; the next `connect` opens new ones."""
     with _lock:
-        for connection in _pool.values():
-            connection.close()
+        opening, connections = [*_opening.values()], [*_pool.values()]
+        _opening.clear()
         _pool.clear()
+    # Not under the lock, which the loop's thread takes.
+    for each in opening:
+        each.cancel()
+    for connection in connections:
+        connection.close()
 
 
 def _forget() -> None:

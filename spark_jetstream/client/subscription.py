@@ -127,12 +127,15 @@ class Listener(Subscribed):
     def publish_confirmed(self, subject: str, payload: bytes, headers: Pairs) -> None:
         """Publish a message. When this returns, the server has it. Raises `PermissionDenied`, `ConnectionFailed`."""
         self.answered, self.denied, login = subject, None, self._registry.login
+        generation = login.reconnects
         self.publish(subject, payload, None, headers)
         for _ in range(2):  # nats-py sends a ping at once, and a message in the next turn of the loop
             self._registry.loop.run(login.ping(login.options.request_timeout), login.options.request_timeout + 5)
         self._published.clear()
         if self.denied is not None:
             raise self.denied
+        if login.reconnects != generation:
+            raise ConnectionFailed(f"the connection was cut: the server may not have the message to {subject}")
 
     def close(self) -> None:
         """Unsubscribe. The reader still gets the messages that came before, then None."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -19,7 +21,7 @@ from nats.js.client import JetStreamContext
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.backup import Backup, Progress, backup
-from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Framing, checked, opened
+from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Draft, Framing, checked, opened
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.errors import (
@@ -406,6 +408,23 @@ def test_a_cut_connection_leaves_nothing(suffix: str, proxy: WireProxy, behind: 
     with pytest.raises(ConnectionFailed):
         behind.save("FILLED", f"b{suffix}", chunk_size=65536, window_size=131072)
     assert list(behind.folder.iterdir()) == []
+
+
+class FullDisk(io.FileIO):
+    def write(self, data: object, /) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("suffix", ["", ".tar"])
+def test_a_full_disk_leaves_nothing(suffix: str, tmp_path: Path) -> None:
+    draft = Draft(tmp_path / f"b{suffix}")
+    draft._file.close()
+    draft._file = io.BufferedWriter(FullDisk(draft._file.name, "w"))
+    draft.write(b"buffered")
+    with pytest.raises(BackupError, match="No space left"):
+        draft.write(bytes(1 << 20))
+    draft.discard()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stream_that_is_not_there_or_goes_away(there: There, make_stream: Make, publisher: Publisher) -> None:

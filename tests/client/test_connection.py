@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import itertools
 import json
 import os
 import re
@@ -11,7 +13,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +24,7 @@ import pytest
 import trustme
 
 from spark_jetstream.client import connection as connection_module
-from spark_jetstream.client import nats_py
+from spark_jetstream.client import nats_py, pool
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests, stream_info
@@ -105,6 +107,119 @@ def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
             inbox.get(60)
     with connection.inbox() as late, pytest.raises(ConsumerLost, match="cannot subscribe to"):
         late.get(60)
+
+
+def test_who_waits_for_the_attempt_of_another_does_not_end_it(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_LATE", 0.0)
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        proxy.stall()
+        given = options(proxy.url, connectTimeout="500ms")
+        first = threads.submit(connect, given, patience=60.0)
+        wait_until(lambda: given in pool._opening, "the attempt")
+        with pytest.raises(ConnectionFailed, match=r"was not made within 0\.5 s"):
+            connect(given, patience=0.1)
+        proxy.unstall()
+        assert first.result() is connect(given)
+
+
+def test_an_attempt_that_does_not_end_is_given_up(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    given = options(server.url)
+    with monkeypatch.context() as stuck:
+        stuck.setattr(pool, "_LATE", 0.0)
+        stuck.setattr(Connection, "open", wait)
+        with pytest.raises(ConnectionFailed, match="was not made within"):
+            connect(options(server.url, connectTimeout="100ms"))
+    wait_until(lambda: not pool._opening, "the end of the attempt")
+    account(given)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_an_interrupt_leaves_no_connection_that_nobody_closes(
+    made: bool, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Future.result
+    with WireProxy(server.url) as proxy:
+
+        def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+            if future in pool._opening.values():
+                proxy.wait(lambda: proxy.open_connections == 1)
+                raise KeyboardInterrupt
+            return result(future, timeout)
+
+        proxy.stall()
+        given = options(proxy.url)
+        with monkeypatch.context() as interrupting:
+            interrupting.setattr(Future, "result", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                connect(given)
+        if made:
+            proxy.unstall()
+            account(given)
+        close_all()
+        proxy.unstall()
+        proxy.wait(lambda: proxy.open_connections == 0)
+        assert not pool._pool
+
+
+def test_close_all_ends_the_attempts(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        proxy.stall()
+        given = options(proxy.url)
+        opening = threads.submit(connect, given)
+        proxy.wait(lambda: proxy.open_connections == 1)
+        close_all()
+        with pytest.raises(ConnectionFailed, match="was closed while it was opened"):
+            opening.result()
+        proxy.unstall()
+        account(given)
+
+
+def test_a_connection_that_is_made_while_all_are_closed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, close, given = Connection.open, Connection.close, options(server.url)
+
+    async def open_and_close_all(connection: Connection, *args: Any, **more: Any) -> None:
+        await make(connection, *args, **more)
+        close_all()
+
+    with monkeypatch.context() as closing:
+        closing.setattr(Connection, "open", open_and_close_all)
+        with pytest.raises(ConnectionFailed, match="was closed while it was opened"):
+            connect(given)
+    wait_until(lambda: clients(server) == 0, "the end of the connection")
+    others: list[Connection] = []
+
+    def close_and_open(connection: Connection) -> None:
+        others.append(connect(options(server.url, inboxPrefix="_OTHER")))
+        close(connection)
+
+    connect(given)
+    with monkeypatch.context() as opening:
+        opening.setattr(Connection, "close", close_and_open)
+        close_all()
+    assert others == [connect(options(server.url, inboxPrefix="_OTHER"))]
+
+
+def test_a_thread_that_is_late_puts_nothing_over_a_newer_connection(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, newer, result = options(server.url), list[Connection](), Future.result
+
+    def late(future: Future[Any], timeout: float | None = None) -> Any:
+        found = result(future, timeout)
+        if isinstance(found, Connection) and not newer:
+            monkeypatch.undo()
+            close_all()
+            newer.append(connect(given))
+        return found
+
+    monkeypatch.setattr(Future, "result", late)
+    assert not connect(given).usable
+    assert [connect(given)] == newer
 
 
 @forks
@@ -434,6 +549,121 @@ def test_a_wire_that_went_dead(tls: bool, tmp_path: Path) -> None:
         assert connection.reconnects == 1
 
 
+def test_a_ping_over_a_former_connection_cuts_no_other(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        connection = connect(options(proxy.url))
+        proxy.stall()
+        pinged = proxy.client_bytes.count(b"PING")
+        checking = threads.submit(connection.check, 10)
+        proxy.wait(lambda: proxy.client_bytes.count(b"PING") > pinged)
+        proxy.cut()
+        proxy.unstall()
+        wait_until(lambda: connection.reconnects == 1, "the next connection")
+        with pytest.raises(ConnectionFailed):
+            checking.result()
+        connection.wait(60)
+        assert connection.reconnects == 1
+
+
+def test_the_answer_to_a_ping_that_was_given_up(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        loop, pongs = connection._loop.loop, connection._login.client._pongs
+        proxy.stall()
+        ping = asyncio.run_coroutine_threadsafe(connection._login.ping(60), loop)
+        wait_until(lambda: bool(pongs), "the ping")
+        ping.cancel()  # what `Loop.run` does when its own time is over
+        wait_until(pongs[-1].cancelled, "the end of the ping")
+        proxy.unstall()
+        connection.check(10)
+        assert connection.reconnects == 0
+
+
+def test_nothing_is_confirmed_during_an_outage(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        listener = connection.listen(["heard"])
+        proxy.refuse()
+        proxy.cut()
+        wait_until(lambda: connection._login._closed_ports > 0, "an attempt to connect again")
+        for use in (
+            connection.check,
+            lambda: connection.listen(["more"]),
+            lambda: listener.publish_confirmed("asked", b"", ()),
+        ):
+            with pytest.raises(ConnectionFailed, match=r"is down: .*Connect call failed"):
+                use()
+
+
+def test_a_message_that_a_cut_may_have_lost_is_not_confirmed(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WireProxy(server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        connection = connect(options(proxy.url))
+        login, listener = connection._login, connection.listen(["heard"])
+        ping = login.ping
+
+        async def late(timeout: float) -> None:
+            while not connection.reconnects:
+                await asyncio.sleep(0.01)
+            await ping(timeout)
+
+        monkeypatch.setattr(login, "ping", late)
+        reached = proxy.stall_at(b"PUB asked")
+        confirming = threads.submit(listener.publish_confirmed, "asked", b"", ())
+        assert reached.wait(60)
+        proxy.cut()
+        proxy.unstall()
+        with pytest.raises(ConnectionFailed, match="the server may not have the message to asked"):
+            confirming.result()
+        assert proxy.client_bytes.count(b"PUB asked") == 1
+
+
+def test_what_came_last_is_not_read_with_the_next_connection(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abort = nats_py.LastingClient.abort
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        with connection.inbox(replies=True) as inbox:
+            (number,) = connection._inboxes._open
+
+            def late(client: nats_py.LastingClient) -> None:
+                """The beginning of a message comes in the turn of the loop in which the connection is given up."""
+                reader: Any = client.wire._io_reader  # type: ignore[union-attr]
+                reader.feed_data(b"MSG %s.1 %d 1000000\r\n" % (inbox.subject.encode(), number))
+                abort(client)
+
+            monkeypatch.setattr(nats_py.LastingClient, "abort", late)
+            proxy.stall()
+            with pytest.raises(ConnectionFailed):
+                connection.check(1)
+            proxy.cut()
+            proxy.unstall()
+            connection.wait(60)
+            assert connection.reconnects == 1
+
+
+def test_a_login_that_is_not_confirmed_leaves_no_task(server: NatsServer) -> None:
+    pongs = itertools.count(1)
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        client: Any = connection._login.client
+        client.flush = functools.partial(client.flush, timeout=1)  # not 10 seconds
+        # The second one is for the ping by which nats-py confirms its login.
+        proxy.drop(lambda frame: b"" if frame.startswith(b"PONG") and next(pongs) == 2 else frame)
+        proxy.cut()
+        wait_until(lambda: connection.reconnects == 1, "the next connection")
+        assert proxy.connections >= 3
+
+        async def tasks() -> list[str]:
+            every: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+            return sorted(work.__name__ for work in every if work.cr_frame.f_locals.get("self") is client)
+
+        running = asyncio.run_coroutine_threadsafe(tasks(), connection._loop.loop).result(60)
+        assert running == ["_flusher", "_ping_interval", "_read_loop"]
+
+
 def test_an_error_for_which_the_server_closes_the_connection() -> None:
     with NatsServer(max_payload=65536) as server:
         first = connect(options(server.url))
@@ -479,6 +709,25 @@ def test_large_reads_over_tls(loaded: NatsServer, tmp_path: Path) -> None:
     assert isinstance(transport._io_writer.get_extra_info("ssl_object"), ssl.SSLObject)
 
 
+def test_closing_during_a_login_sends_nothing_in_the_clear(tmp_path: Path) -> None:
+    with NatsServer(config=tls_config(tmp_path)) as server, WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url, tlsCaFile=str(tmp_path / "ca.pem")))
+        client = connection._login.client
+        with connection.inbox(replies=True):
+            proxy.stall()
+            proxy.cut()
+            wait_until(lambda: not getattr(client.wire, "_secured", True), "the next connection")
+            connection.post("private.subject")
+            wait_until(lambda: client.pending_data_size > 0, "what waits for the login")
+            with pytest.raises(nats_py.NotEncrypted):
+                client.wire.writelines([b"PUB private.subject 0\r\n"])
+            connection.close()
+            assert not client._subs
+        proxy.unstall()
+        proxy.wait(lambda: proxy.open_connections == 0)
+    assert b"private" not in proxy.client_bytes
+
+
 def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> None:
     authority, ended = trustme.CA(), threading.Event()
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -503,8 +752,8 @@ def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> 
         plain.abort()
         await asyncio.sleep(0)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(accept, listener)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept, listener)
         try:
             asyncio.run(close(listener.getsockname()[1]))
         finally:
