@@ -236,8 +236,8 @@ def is_undecided(refusal: Refusal) -> bool:
     """Whether the server has not decided about this row, which will have its turn.
 
     Its queue is full, or too many atomic batches are open. Or a leader that cannot reach a majority of the replicas
-    still holds an earlier message of the same id or subject, which may be this very row (nats-server: server/stream.go,
-    `checkMsgHeadersPreClusteredProposal`).
+    still holds an earlier message of the same id or subject, which may be this very row (nats-server:
+    server/jetstream_batching.go, `checkMsgHeadersPreClusteredProposal`).
     """
     busy = issubclass(API_ERRORS.get(refusal.err_code, object), ServerBusy)
     return busy or (refusal.err_code == 0 and refusal.code == 429)
