@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream.buckets.kv import EXPECTED
 from spark_jetstream.sink.rows import GROUP, IntArray, RefusedRow, Rows
 
 _LARGEST = 1000  # rows of a group: no server takes more messages in a batch (ADR-50)
-_EXPECTS = "(?m)^Nats-Expected-Last-Subject-Sequence:"
+_EXPECTS = f"(?m)^{EXPECTED}:"
 _NAME = rf"(?m)^{GROUP.decode()}(?P<name>[^\r]*)"
 
 

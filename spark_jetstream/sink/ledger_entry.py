@@ -108,7 +108,7 @@ class Slot:
                 if stored is not None and vars(stored) == vars(entry):
                     return revision
                 if revision <= self.revision:
-                    # No other attempt has written. The earlier try is not stored yet: the server refuses a second one.
+                    # No other attempt has written, as far as this leader knows: it may not have applied its log yet.
                     raise ServerBusy(
                         str(error), code=error.code, err_code=error.err_code, description=error.description
                     ) from None

@@ -175,8 +175,12 @@ class _Check:
 
     def dead_letters(self) -> None:
         subject, option = self.options.dead_letter_subject, "deadLetterSubject"
-        names = self.streams_capturing(subject, option) if subject is not None else None
-        for name in names or () if self.options.delivery == "exactly-once" else ():
+        if subject is None:
+            return
+        names = self.streams_capturing(subject, option)
+        if self.options.delivery != "exactly-once":
+            return
+        for name in names or ():
             state = self.visible(functools.partial(self.requests.stream, name))
             if state is not None:
                 refuse_unfit(state, f" (option {option})")
