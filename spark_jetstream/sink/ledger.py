@@ -176,28 +176,27 @@ class Ledger:
                 raise self._superseded()
             self._seen, self._slot.revision = asked, revision
 
-    def place(self, message_id: bytes, raw_subject: bytes, stream: str | None) -> tuple[str, int] | None:
+    def place(
+        self, stored: Mapping[str, _Places], message_id: bytes, raw_subject: bytes, stream: str | None
+    ) -> tuple[str, int] | None:
         """Return stream and sequence of a row for `stream`, or for the one that captures its subject, if in `stored`.
 
         An id of the user's may be that of another row in another stream.
         """
-        return self._place(self.stored, message_id, raw_subject, stream)
-
-    def _place(
-        self, stored: Mapping[str, _Places], message_id: bytes, raw_subject: bytes, stream: str | None
-    ) -> tuple[str, int] | None:
-        subject = raw_subject.decode("utf-8", "replace")
         for name in (name for name, ids in stored.items() if message_id in ids):
-            if self._prefix or (name == stream if stream else self._patterns[name].fullmatch(subject)):
-                return name, stored[name][message_id]
+            if not self._prefix:
+                subject = raw_subject.decode("utf-8", "replace")
+                if not (name == stream if stream else self._patterns[name].fullmatch(subject)):
+                    continue
+            return name, stored[name][message_id]
         return None
 
     def recall(
         self, age: float, after: Mapping[str, int], rows: Sequence[tuple[bytes, bytes, str | None]]
     ) -> list[tuple[str, int] | None]:
-        """Return where each of these rows, given as the arguments of `place`, is stored; None for the others.
+        """Return where each of these rows is stored, given by id, subject and stream as for `place`; None if it is not.
 
-        That is all of them as long as the streams surely remember the ids: until `age`, the seconds since the rows were
+        It is None for all as long as the streams surely remember the ids: until `age`, the seconds since the rows were
         first sent, is half a window. `after` holds the last sequence of each stream that was known then; the rows can
         only be after it.
         """
@@ -206,7 +205,7 @@ class Ledger:
         ids, stored = {message_id for message_id, _, _ in rows}, dict[str, _Places]()
         for name in self._entry.streams:
             self._stored_since(name, after.get(name, 0) + 1, ids.__contains__, stored.setdefault(name, {}))
-        places = [self._place(stored, *row) for row in rows]
+        places = [self.place(stored, *row) for row in rows]
         count = sum(place is not None for place in places)
         log.info("ledger entry %s: %d of %d rows without an answer are stored", self._slot.key, count, len(rows))
         return places

@@ -31,7 +31,7 @@ class Recovery:
         self._connection = connection
         self._target = target
         self._ledger = ledger
-        self._far = False  # whether rows were stored in another domain than that of the server: over a leaf node's link
+        self._domains: set[str] = set()  # of the streams that have answered, "" for one without
         # What the JetStream API says of subjects, by API prefix and subject:
         self._no_stream: set[tuple[str | None, str]] = set()  # no stream captures it; emptied with new answers
         self._captured: dict[tuple[str | None, str], float] = {}  # when it named a stream
@@ -127,8 +127,7 @@ class Recovery:
     def note_answers(self, domains: Set[str]) -> None:
         """Forget which subjects no stream captures: the server has sent new answers, from streams of these domains."""
         self._no_stream.clear()
-        if not self._far and (named := domains - {""}):
-            self._far = named != {self._connection.server_info.get("domain")}
+        self._domains |= domains
 
     def nobody_listens(self, subject: str, *, too_long: bool) -> bool:
         """Whether no stream captures a subject; asks at most once a second.
@@ -152,8 +151,8 @@ class Recovery:
                 log.info("%s", error)
                 may_ask = not isinstance(error, PermissionDenied)
                 self._failed[prefix] = time.monotonic(), may_ask
-        if self._far and prefix is None:
-            return False
+        if prefix is None and self._domains - {"", self._connection.server_info.get("domain")}:
+            return False  # rows went over the link of a leaf node
         return place in self._no_stream or (too_long and not may_ask)
 
     def why_silent(self, flight: InFlight, index: int, now: float) -> str:

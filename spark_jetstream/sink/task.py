@@ -280,7 +280,7 @@ class TaskWriter:
         if not ledger.stored:
             return rows, ids
         named = zip(ids.to_pylist(), rows.subject.to_pylist(), strict=True)
-        places = [ledger.place(message_id, subject, stream) for message_id, subject in named]
+        places = [ledger.place(ledger.stored, message_id, subject, stream) for message_id, subject in named]
         for place in places:
             if place is not None:
                 skipped.note_duplicate(*place)
