@@ -18,6 +18,8 @@ ELECTION_AFTER = 4 * _SECOND
 
 ReadWith = Literal["auto", "consumer", "direct"]
 
+Removals = tuple[int, str]
+
 
 @dataclass(frozen=True)
 class SequenceRange:
@@ -25,8 +27,9 @@ class SequenceRange:
 
     ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's creation
     time as the server prints it, so that a reader notices a stream that was created again. ``subjects`` are the
-    filters, empty for all. ``read_with`` says how the range is read. Plain data that
-    pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
+    filters, empty for all. ``read_with`` says how the range is read. ``removals`` is `StreamSummary.removals` of
+    a state from before the count, None where the count is right in any case, or nothing can show that it is not. Plain
+    data that pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
 
     stream: str
@@ -36,6 +39,7 @@ class SequenceRange:
     created: str
     subjects: tuple[str, ...] = ()
     read_with: ReadWith = "consumer"
+    removals: Removals | None = None
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.end < self.first:
@@ -130,6 +134,14 @@ class StreamSummary:
     def replaces(self) -> bool:
         """True when a newer message takes the place of an older one: on its subject, or of the schedule it is from."""
         return self.max_msgs_per_subject > 0 or self.allow_msg_schedules
+
+    @property
+    def removals(self) -> Removals | None:
+        """How many sequences have no message, and `term`: equal in two states, no message was removed between them.
+
+        Each removal raises the number, within a term. None where the server says no term.
+        """
+        return (self.last_seq - self.messages, self.term) if self.term else None
 
     @property
     def evicts(self) -> bool:

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
 from typing import NamedTuple
 
-from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.stream import Removals, SequenceRange
 from spark_jetstream.source.offsets import Cuts, Offset
 from spark_jetstream.source.search import Point, Probe, find_cut
 
@@ -107,10 +107,14 @@ def shares(counts: Mapping[str, int], *, max_messages: int, min_partitions: int 
 
 
 class Split(NamedTuple):
-    """How a range is cut, and how many messages each part of ``cuts`` has at least, None if that is not known."""
+    """How a range is cut, and how many messages each part of ``cuts`` has at least, None if that is not known.
+
+    ``removals`` is that of `SequenceRange`.
+    """
 
     cuts: Cuts
     counts: Sequence[int | None]
+    removals: Removals | None = None
 
 
 def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> Split:
@@ -121,8 +125,9 @@ def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> Split:
     sequences: its pieces have the count None, and may hold more than ``max_messages`` or nothing. A range with a count
     of 0 is not cut, and still read: counts may be wrong.
 
-    A task that finds less than ``count`` reports a loss. So counts by probes are never too high: they are lowered by
-    the number of messages published since the survey began, and None if nothing is left.
+    A task that finds less than ``count`` reports a loss. So counts by probes are lowered by the number of messages
+    published since the survey began, and None if nothing is left. They are too high only where a replica of the stream
+    lags, which the task finds out (`RangeReader.miscounted`).
     """
     whole, count = survey.whole, survey.count
     pieces = max(_ceil(count, max_messages), min(tasks, count), 1)
@@ -159,7 +164,7 @@ def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
             least = 0 if count is None else high - low - (end - begin - count)
             known = None if count is None or (pieces > 1 and least <= 0) else least
             first = max(low, whole.first) if ranges else whole.first
-            ranges.append(replace(whole, first=min(first, high), end=high, count=known))
+            ranges.append(replace(whole, first=min(first, high), end=high, count=known, removals=split.removals))
     return ranges
 
 
@@ -221,7 +226,7 @@ def _counted(parts: Sequence[_Part], survey: Survey) -> Split:
         known = cuts[-2] == 1 or part.size == part.width
         # A count of 0 would say that the piece is known to be empty.
         counts.append(part.size - drift if known and (part.size > drift or len(parts) == 1) else None)
-    return Split(tuple(cuts), counts)
+    return Split(tuple(cuts), counts, survey.whole.removals)
 
 
 def _cut(part: _Part, survey: Survey, probes: int) -> tuple[Point | None, int]:

@@ -265,7 +265,9 @@ class StreamPlan:
 
     def survey(self, whole: SequenceRange) -> Survey:
         """Count what is in a range."""
-        return Survey(whole, None if self.is_dense(whole) else self.probe)
+        if self.is_dense(whole):
+            return Survey(whole)
+        return Survey(replace(whole, removals=self.state.removals), self.probe)
 
     def split(self, survey: Survey, tasks: int, most: int) -> Split:
         """Cut the range of a survey into at least so many tasks, of at most so many messages each."""

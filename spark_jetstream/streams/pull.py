@@ -34,7 +34,7 @@ from typing import Any, Protocol, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.client.requests import Connect, info_of, settled_info
+from spark_jetstream.client.requests import Connect, Requests, info_of, settled_info
 from spark_jetstream.errors import (
     ApiError,
     ConnectionFailed,
@@ -95,13 +95,17 @@ def read_range(connect: Connect, part: SequenceRange, settings: PullSettings, la
     The names of the consumers begin with `label`. Raises `DataLossError` if messages that were planned are gone,
     `OutageError` after `settings.retry_timeout`, and `JetStreamError` for another error that no retry can mend.
     """
-    return checked(part, settings, RangeReader(connect, part, settings, label).read())
+    reader = RangeReader(connect, part, settings, label)
+    return checked(part, settings, reader.read(), reader.miscounted)
 
 
 def checked(
-    part: SequenceRange, settings: PullSettings, runs: Generator[Messages, None, None]
+    part: SequenceRange,
+    settings: PullSettings,
+    runs: Generator[Messages, None, None],
+    miscounted: Callable[[], bool] = lambda: False,
 ) -> Generator[Messages, None, None]:
-    """Yield `runs`. Raises `DataLossError` if they have fewer messages than were planned.
+    """Yield `runs`. Raises `DataLossError` if they have fewer messages than were planned, unless that is `miscounted`.
 
     Where `settings` accept a loss, this or another one that `runs` raises ends in the log.
     """
@@ -111,7 +115,7 @@ def checked(
             for run in runs:
                 count += len(run)
                 yield run
-        if part.count is not None and count < part.count:
+        if part.count is not None and count < part.count and not miscounted():
             raise DataLossError(
                 f"{part.count - count} of {part.count} messages of stream {part.stream}, sequences {part.first} to "
                 f"{part.end - 1}, were removed (expired, purged or deleted) after this read was planned"
@@ -250,6 +254,29 @@ class RangeReader:
 
     def _read(self, doing: str) -> Iterator[Delivered | None]:
         return through_outages(self, self._settings.retry_timeout, Backoff(at_once=True), doing)
+
+    def miscounted(self) -> bool:
+        """Whether the range never had as many messages as were planned; to be asked after `read`.
+
+        Two replicas may have counted, one of which lacked the latest messages. The stream's leader shows it: it has
+        removed nothing since then. Where the leader could not say that the range ends, the count has the last word.
+        Raises what `Requests.call` raises.
+        """
+        part, requests = self.part, Requests(self._connect, self._settings.retry_timeout)
+        if part.removals is None or self._nothing >= _CONFIRMATIONS:
+            return False
+
+        def unchanged(state: StreamSummary) -> bool:
+            return state.created == part.created and state.removals == part.removals
+
+        context = f"look at stream {part.stream}"
+        try:
+            if not unchanged(requests.stream(part.stream, context)):
+                return False
+            # A replica may remove a message before the leader does, and the server may be one that led before.
+            return unchanged(requests.call(partial(settled_info, name=part.stream, context=context)))
+        except StreamNotFound:
+            return False
 
     def attempt(self, patience: Deadline) -> Iterator[Delivered | None]:
         """Read with one new consumer until the range ends or nothing seems to be left of it."""

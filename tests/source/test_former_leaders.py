@@ -17,11 +17,12 @@ from spark_jetstream.client import requests
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, ServerBusy
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.streams.dead_letters import read_dead_letters
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver
-from tests.support.reading import auto, direct, options, pulls, sequences
+from tests.support.reading import SETTINGS, auto, direct, options, pulls, sequences
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -54,7 +55,14 @@ def group(leader: str = "A", silent: tuple[int, ...] = (1, 1), since: str = CREA
 def answers(fake: FakeJetStream, *first: dict[str, Any]) -> None:
     """Let the leader's requests for the stream's state be answered with these, and then as they should be."""
     left = list(first)
-    fake.look = lambda: left.pop(0) if left else {**fake.info(), "cluster": group()}
+    fake.look = lambda: left.pop(0) if left else told(fake)
+
+
+def told(fake: FakeJetStream) -> dict[str, Any]:
+    """What the leader says of the stream."""
+    info = fake.info()
+    gaps = info["state"]["last_seq"] - info["state"]["messages"]
+    return {**info, "state": {**info["state"], "num_deleted": gaps}, "cluster": group()}
 
 
 def shorter(fake: FakeJetStream, last: int = 30, **fields: Any) -> dict[str, Any]:
@@ -130,6 +138,86 @@ def test_a_leader_that_has_not_applied_its_log(fake: FakeJetStream, read: Any, l
     there = READ if lost else 2 * READ
     assert sequences(read(fake.url, replace(part, count=None))) == list(range(1, there + 1))
     assert not lost or (looks, fake.count("STREAM.MSG.GET")) == (3, 2)
+
+
+@pytest.fixture
+def gapped(fake: FakeJetStream) -> FakeJetStream:
+    """The same stream without message 10, so that tasks have counts."""
+    del fake.messages[10]
+    answers(fake)
+    return fake
+
+
+def counted(fake: FakeJetStream) -> SequenceRange:
+    """The task that reads the first half, where the replica that counted what follows lacked some of it."""
+    end = Offset({"S": StreamPosition(READ + 1, CREATED)})
+    fake.lagging = [2 * READ, 2 * READ - 50]
+    [part] = driver(fake.url).ranges(Offset({"S": StreamPosition(1, CREATED)}), end)
+    assert (part.count, fake.lagging) == (READ, [])
+    return part
+
+
+def test_a_count_that_is_too_high_is_no_loss(gapped: FakeJetStream) -> None:
+    there = sorted(gapped.messages)[: READ - 1]
+    assert sequences(pulls(gapped.url, counted(gapped))) == there
+
+
+def deleted(fake: FakeJetStream) -> None:
+    del fake.messages[50]
+
+
+def led_by_another(fake: FakeJetStream) -> None:
+    fake.look = lambda: {**told(fake), "cluster": group("D")}
+
+
+def deleted_and_told_late(fake: FakeJetStream) -> None:
+    before = told(fake)
+    deleted(fake)
+    # What the consumer reads is looked at first.
+    answers(fake, before, before)
+
+
+def refused_to_ask(fake: FakeJetStream) -> None:
+    """Three consumers end the range, and each of them lacks its last message."""
+    refusal = b"-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n"
+    fake.lies["STREAM.MSG.GET"] = lambda _: [refusal]
+    fake.lagging = [READ - 1] * 3
+
+
+@pytest.mark.parametrize(
+    ("happens", "lost"), [(deleted, 2), (led_by_another, 1), (deleted_and_told_late, 2), (refused_to_ask, 2)]
+)
+def test_a_count_that_nothing_disproves_is_a_loss(
+    gapped: FakeJetStream, happens: Callable[[FakeJetStream], None], lost: int
+) -> None:
+    part = counted(gapped)
+    happens(gapped)
+    with pytest.raises(DataLossError, match=f"^{lost} of {READ} messages of stream S, sequences 1 to {READ}, were"):
+        sequences(pulls(gapped.url, part))
+
+
+def test_a_server_that_names_no_term_disproves_no_count(gapped: FakeJetStream) -> None:
+    gapped.look = lambda: {**told(gapped), "cluster": group(since="")}
+    with pytest.raises(DataLossError, match=f"^1 of {READ} messages"):
+        sequences(pulls(gapped.url, counted(gapped)))
+
+
+def test_a_leader_that_nobody_follows_disproves_no_count(gapped: FakeJetStream) -> None:
+    part = counted(gapped)
+    gapped.look = lambda: {**told(gapped), "cluster": group(silent=(140, 140))}
+    with pytest.raises(ServerBusy, match="a majority of the stream's servers does not follow"):
+        sequences(pulls(gapped.url, part, replace(SETTINGS, retry_timeout=0.1)))
+
+
+def test_a_message_removed_between_the_end_of_a_batch_and_its_tasks_is_a_loss(gapped: FakeJetStream) -> None:
+    """The tasks have the counts of the first step: a state of the second one would show no removal since."""
+    planner = driver(gapped.url, maxMessagesPerTrigger=READ)
+    start = Offset({"S": StreamPosition(1, CREATED)})
+    end = planner.latest(start, limited=True)
+    deleted(gapped)
+    [part] = planner.ranges(start, end)
+    with pytest.raises(DataLossError, match="^1 of "):
+        sequences(pulls(gapped.url, part))
 
 
 @pytest.mark.parametrize("stage", ["CONSUMER.CREATE", "STREAM.MSG.GET"])
