@@ -306,6 +306,7 @@ class BulkTransport(TcpTransport):
         hostname = uri if isinstance(uri, str) else uri.hostname
         starting = loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
         transport: Any = await asyncio.wait_for(starting, connect_timeout)
+        reader.set_transport(transport)  # `start_tls` does not
         self._io_reader = reader
         self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         self._secured = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import itertools
@@ -12,7 +13,7 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -728,23 +729,41 @@ def test_closing_during_a_login_sends_nothing_in_the_clear(tmp_path: Path) -> No
     assert b"private" not in proxy.client_bytes
 
 
-def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> None:
-    authority, ended = trustme.CA(), threading.Event()
+Connected = Callable[[], Awaitable[tuple[nats_py.BulkTransport, asyncio.Transport]]]
+
+
+@contextlib.contextmanager
+def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
+    """What makes an encrypted transport, and the plain one below it, to a peer that does what `serve` says."""
+    authority = trustme.CA()
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(server_side)
     client_side = ssl.create_default_context()
     authority.configure_trust(client_side)
 
-    def accept(listener: socket.socket) -> None:
-        with listener.accept()[0] as plain, server_side.wrap_socket(plain, server_side=True):
-            ended.wait(60)
+    def accept() -> None:
+        with listener.accept()[0] as plain, server_side.wrap_socket(plain, server_side=True) as encrypted:
+            serve(encrypted)
 
-    async def close(port: int) -> None:
-        uri = urlsplit(f"tls://127.0.0.1:{port}")
+    async def connected() -> tuple[nats_py.BulkTransport, asyncio.Transport]:
+        uri = urlsplit(f"tls://127.0.0.1:{listener.getsockname()[1]}")
         transport = nats_py.BulkTransport(requires_tls=True, check=InfoCheck(), paced=lambda: False)
         await transport.connect(uri, 0, 60)
-        plain = transport._bare_io_writer.transport  # type: ignore[union-attr]
+        plain: Any = transport._bare_io_writer
         await transport.connect_tls(uri, client_side, 0, 60)
+        return transport, plain.transport
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        accepted = threads.submit(accept)
+        yield connected
+        accepted.result()
+
+
+def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> None:
+    ended = threading.Event()
+
+    async def close(connected: Connected) -> None:
+        transport, plain = await connected()
         transport.close()  # type: ignore[no-untyped-call]
         del transport
         gc.collect()
@@ -752,13 +771,34 @@ def test_a_closed_connection_whose_peer_does_not_end_tls_is_left_to_itself() -> 
         plain.abort()
         await asyncio.sleep(0)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
-        accepted = threads.submit(accept, listener)
+    with tls_peer(lambda _: ended.wait(60)) as connected:
         try:
-            asyncio.run(close(listener.getsockname()[1]))
+            asyncio.run(close(connected))
         finally:
             ended.set()
-        accepted.result()
+
+
+def test_a_peer_that_sends_more_over_tls_than_is_read_must_wait() -> None:
+    sent = 32 << 20
+
+    def send(peer: ssl.SSLSocket) -> None:
+        with contextlib.suppress(OSError):
+            peer.sendall(bytes(sent))
+
+    async def read_late(connected: Connected) -> None:
+        transport, plain = await connected()
+        reader: Any = transport._io_reader
+        while plain.is_reading() and reader.held < sent:
+            await asyncio.sleep(0.01)
+        assert reader.held < 2 * nats_py._READ_SIZE
+        read = 0
+        while read < sent:
+            read += len(await transport.read(0))
+        transport.close()  # type: ignore[no-untyped-call]
+        await transport.wait_closed()
+
+    with tls_peer(send) as connected:
+        asyncio.run(read_late(connected))
 
 
 @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
