@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,8 +71,9 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """False once the client library has given the connection up."""
-        return not self._login.client.is_closed
+        """False once the connection was closed, or the client library has given it up."""
+        client = self._login.client
+        return not (client.ended or client.is_closed)
 
     def request(
         self,
@@ -156,7 +158,9 @@ class Connection:
         see a wildcard (snapshots begin two seconds later).
         """
         carries = Carries.REPLIES if replies else Carries.MESSAGES if whole else Carries.ANSWERS
-        inbox = Inbox(self._inboxes, self._login.client.new_inbox(), carries, paced=replies and paced)
+        # nats-py counts its inboxes, which two threads may do at once; two inboxes of one name mix their answers up.
+        name = f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
+        inbox = Inbox(self._inboxes, name, carries, paced=replies and paced)
         subject = f"{inbox.subject}.{token}"
 
         async def subscribe() -> None:

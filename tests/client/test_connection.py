@@ -90,6 +90,24 @@ def test_equal_options_share_a_connection_until_it_is_closed(server: NatsServer)
     assert clients(server) == 1
 
 
+def test_a_connection_that_was_closed_is_not_usable_whatever_the_client_library_says(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    connection.close()
+    client = connection._login.client
+    client._status = client.CONNECTED  # by a task that was connecting, and was cancelled too late
+    assert not connection.usable
+
+
+def test_two_inboxes_differ_where_the_client_library_counts_one_twice(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its counter is not made for threads. Two inboxes of one name would take each other's acknowledgements."""
+    connection = connect(options(server.url))
+    monkeypatch.setattr(connection._login.client, "new_inbox", lambda: "_INBOX.again")
+    with connection.inbox(replies=True) as one, connection.inbox(replies=True) as other:
+        assert one.subject != other.subject
+
+
 def test_close_all_lets_the_last_requests_through(server: NatsServer) -> None:
     create(server.url, "S")
     fill(server.url, "S", 10)
