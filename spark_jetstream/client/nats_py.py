@@ -117,16 +117,18 @@ class LastingClient(Client):
     async def close(self) -> None:
         """Close the connection for good.
 
-        nats-py forgets the wire of a refused login (test_a_wrong_login), and that of a peer that takes nothing when
-        the caller waits no longer (test_a_closed_connection_is_gone_whatever_its_peer_takes).
+        nats-py forgets the wire of a refused login (test_a_wrong_login), and waits for a peer that takes nothing before
+        it lets anybody know (test_a_closed_connection_is_gone_whatever_its_peer_takes).
         """
         self.ended = True
         if not self.is_connected:
             # A login that is not complete must not carry it: test_closing_during_a_login_sends_nothing_in_the_clear
             self._pending, self._pending_data_size = [], 0
+        giving_up = asyncio.get_running_loop().call_later(_GOODBYE, self.abort)
         try:
             await super().close()
         finally:
+            giving_up.cancel()
             self.wire.end()
 
     async def _connect_to_server(self, s: Any) -> None:

@@ -298,6 +298,8 @@ def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -
         wait_until(lambda: client.stats["out_msgs"] > sent and not client.pending_data_size, "nothing waits in nats-py")
         connection.post("S.b")  # and sends this one when it closes
         connection.close()
+        error(inbox, ConnectionFailed)
+        assert not client._subs
         proxy.unstall()
         proxy.wait(lambda: proxy.open_connections == 0)
 
