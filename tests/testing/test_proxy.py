@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
 from urllib.parse import urlsplit
@@ -17,6 +18,9 @@ def test_a_connection_that_comes_as_the_port_is_closed() -> None:
         proxy._loop.call_soon_threadsafe(goes_on.wait)
         port = urlsplit(proxy.url).port
         with socket.create_connection(("127.0.0.1", port or 0)):
+            assert proxy._listener is not None
+            # The kernel may know of the connection later than its client does.
+            assert select.select(proxy._listener.sockets, [], [], 60)[0]
             # The loop takes up both in the same turn: the connection, and what closes the port.
             refused = asyncio.run_coroutine_threadsafe(proxy._refuse(), proxy._loop)
             goes_on.set()
