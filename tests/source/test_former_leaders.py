@@ -216,7 +216,7 @@ def test_a_message_removed_between_the_end_of_a_batch_and_its_tasks_is_a_loss(ga
     end = planner.latest(start, limited=True)
     deleted(gapped)
     [part] = planner.ranges(start, end)
-    with pytest.raises(DataLossError, match="^1 of "):
+    with pytest.raises(DataLossError, match=r"^1 of "):
         sequences(pulls(gapped.url, part))
 
 
