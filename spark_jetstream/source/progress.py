@@ -140,10 +140,14 @@ class Progress:
         held = self._held.get(state.name)
         return held is not None and held.created == state.created and max(held.next, held.held_from) <= sequence
 
-    def check(self, state: StreamSummary) -> None:
-        """Check with one request that the consumer exists and is this run's. `state` is what the stream is now."""
+    def check(self, state: StreamSummary, done: int) -> None:
+        """Check with one request that the consumer exists and is this run's. `state` is what the stream is now.
+
+        Everything below sequence `done` is in Spark's sink.
+        """
         held = self._held[state.name]
         if state.created == held.created:
+            held.done = max(held.done, done)
             self._requests.call(lambda _: self._look(state, held))
             return
         self._not_held(state, f"stream {state.name} was deleted and created again, and its consumer went with it")
@@ -416,11 +420,14 @@ class LazyCommit:
         self._opened.add(state.name)
         return True
 
-    def hold(self, state: StreamSummary) -> None:
-        """Make sure that the consumer exists and is this run's, for a query that resumes or continues."""
+    def hold(self, state: StreamSummary, done: int) -> None:
+        """Make sure that the consumer exists and is this run's, for a query that resumes or continues.
+
+        Everything below sequence `done` is in Spark's sink.
+        """
         if self._progress is not None and not self.open(state, fresh=False):
             self.settle()
-            self._progress.check(state)
+            self._progress.check(state, done)
 
     def holds(self, state: StreamSummary, sequence: int) -> bool:
         """Return what `Progress.holds` returns; False without a position on the server."""

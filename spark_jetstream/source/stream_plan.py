@@ -132,7 +132,7 @@ class StreamPlan:
         if position is None:
             return self.begin()
         state = self.state
-        self._progress.hold(state)
+        self._progress.hold(state, position.next if position.created == state.created else 0)
         following = self._checked(position, read)
         self._back = following.next if following.next < position.next else None
         # When a batch begins, everything before it is in the sink. Spark calls `commit` later, when the next batch has

@@ -428,8 +428,8 @@ class Slow:
     def open(self, state: StreamSummary, *, fresh: bool) -> None:
         self.calls.append(f"open {state.name} {fresh}")
 
-    def check(self, state: StreamSummary) -> None:
-        self.calls.append(f"check {state.name}")
+    def check(self, state: StreamSummary, done: int) -> None:
+        self.calls.append(f"check {state.name} {done}")
 
     def commit(self, state: StreamSummary, next_sequence: int) -> None:
         assert self.go.wait(60)
@@ -460,13 +460,13 @@ def test_a_stream_is_opened_once_and_checked_after_that(slow: Slow, lazy: LazyCo
     lazy.settle()
     assert not lazy.open(S, fresh=True)
     for state in (S, T, T):
-        lazy.hold(state)
-    assert slow.calls == ["open S True", "check S", "open T False", "check T"]
+        lazy.hold(state, 5)
+    assert slow.calls == ["open S True", "check S 5", "open T False", "check T 5"]
 
 
 @pytest.mark.parametrize(
     ("following", "called"),
-    [(lambda lazy: lazy.hold(S), "check S"), (lambda lazy: lazy.commit(T, 7), "commit T 7")],
+    [(lambda lazy: lazy.hold(S, 5), "check S 5"), (lambda lazy: lazy.commit(T, 7), "commit T 7")],
     ids=["hold", "commit"],
 )
 def test_a_commit_that_takes_long_keeps_the_next_call_and_not_its_own(
@@ -491,7 +491,7 @@ def test_a_failure_is_logged_once_and_raised_by_the_next_call(
     # The query may end now, and make no other call.
     wait_until(lambda: bool(caplog.records), "the warning")
     with pytest.raises(JetStreamError, match="another run has it"):
-        lazy.hold(S)
+        lazy.hold(S, 5)
     [warning] = caplog.records
     assert warning.levelname == "WARNING"
     assert "a commit on the server failed (option durable)" in warning.getMessage()

@@ -103,8 +103,8 @@ class Run:
             self.commit(committed)
         return self
 
-    def check(self) -> None:
-        self.progress.check(state_of(self.stream))
+    def check(self, done: int = 0) -> None:
+        self.progress.check(state_of(self.stream), done)
 
     def commit(self, sequence: int) -> None:
         self.progress.commit(state_of(self.stream), sequence)
