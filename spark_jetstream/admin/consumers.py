@@ -37,7 +37,6 @@ from spark_jetstream.errors import (
 from spark_jetstream.options.values import Seconds, Size
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
-from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp, minutes_or_months, shown
 from spark_jetstream.streams.pull import through_outages
@@ -209,11 +208,10 @@ class Consumers(Balanced):
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)
         config = info.config
-        metadata = {key: value for key, value in config.own_metadata.items() if key not in (RUN, SINCE)}
         new = {
             "name": new_name,
             "durable_name": new_name if config.durable_name else None,
-            "metadata": metadata or None,
+            "metadata": config.own_metadata or None,
             "pause_until": config.pause_until if info.paused else None,
         }
         if "filter_subject" in changes or "filter_subjects" in changes:

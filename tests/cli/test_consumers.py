@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def test_info_shows_configuration_and_state(admin: JetStreamAdmin, stream: str, 
     assert (printed["num_pending"], printed["config"]["backoff"]) == (3, [90 * 10**9, 180 * 10**9])
 
 
-def test_info_shows_pins_pauses_and_queries(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_info_shows_pins_pauses_and_queries(
+    admin: JetStreamAdmin, stream: str, do: Command, query_consumer: Callable[..., None]
+) -> None:
     def line(name: str, begin: str) -> str:
         lines = [" ".join(row) for row in do("info", stream, name).rows]
         (match,) = (line for line in lines if line.startswith(begin))
@@ -90,7 +93,7 @@ def test_info_shows_pins_pauses_and_queries(admin: JetStreamAdmin, stream: str, 
     (group,) = admin.consumers.load(stream, "g").priority_groups
     assert line("g", "priority groups") == f"g: pinned to {group.pinned_client_id} since {group.pinned_ts}"
     since = "2026-03-01T12:00:00.123456789Z"
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="q", metadata={RUN: "r", SINCE: since})
+    query_consumer(stream, "q", metadata={RUN: "r", SINCE: since})
     assert line("q", "remarks") == f"Spark query since {since}"
     admin.consumers.pause(stream, "q", "100d")
     assert line("q", "remarks").startswith(f"Spark query since {since}; paused for ")
@@ -189,25 +192,29 @@ def test_edit_changes_what_the_line_and_the_file_name(
     assert (config.durable_name, config.ack_policy, config.max_deliver) == ("c", "explicit", -1)
 
 
-def test_copy_keeps_the_configuration_but_no_position(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_copy_keeps_the_configuration_but_no_position(
+    admin: JetStreamAdmin, stream: str, do: Command, query_consumer: Callable[..., None]
+) -> None:
     metadata = {RUN: "r", SINCE: "2026-03-01T12:00:00Z", "owner": "me"}
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, metadata=metadata)
+    query_consumer(stream, "c", max_deliver=5, metadata=metadata)
     admin.consumers.next(stream, "c", 2)
     copied = do("copy", stream, "c", "d", "--filter-subjects", f"{stream}.1,c.x", "--unset", "max_deliver", "--json")
     assert (copied.json["name"], copied.json["num_pending"]) == ("d", 3)
     config = admin.consumers.load(stream, "d").config
     assert (config.durable_name, config.max_deliver, config.filters) == ("d", -1, (f"{stream}.1", "c.x"))
     # No query keeps its position there.
-    assert config.own_metadata == {"owner": "me"}
+    assert {key for key in config.metadata if not key.startswith("_nats.")} == {"owner"}
 
 
-def test_rm_asks_with_what_is_lost(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_rm_asks_with_what_is_lost(
+    admin: JetStreamAdmin, stream: str, do: Command, run: Command, query_consumer: Callable[..., None]
+) -> None:
     for name in "ab":
         admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name=name)
     assert do("rm", stream, "a", "--force").out == f"consumer a of stream {stream} was deleted\n"
     assert do("rm", stream, "b", "-f", "--json").json == {"stream": stream, "consumer": "b", "deleted": True}
     assert list(admin.consumers.names(stream)) == []
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="q", metadata={RUN: "r"})
+    query_consumer(stream, "q", metadata={RUN: "r"})
     refused(run("rm", stream, "q"), 2, "by which a Spark query keeps its position?")
 
 

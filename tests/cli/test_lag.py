@@ -22,14 +22,13 @@ SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
 
 
 @pytest.fixture
-def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
+def stream(name: str, admin: JetStreamAdmin, publisher: Publisher, query_consumer: Callable[..., None]) -> str:
     """Six messages: ``done`` has all, ``half`` three with one not acknowledged, ``query`` is that of a Spark query."""
     admin.streams.create(name=name, subjects=[f"{name}.*"])
     publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at) for at in range(6))
     for consumer in ("done", "half"):
         admin.consumers.create(name, DEFAULT_CONSUMER, durable_name=consumer)
-    metadata = {RUN: "r", SINCE: SINCE_WHEN}
-    admin.consumers.create(name, DEFAULT_CONSUMER, durable_name="query", metadata=metadata)
+    query_consumer(name, "query", metadata={RUN: "r", SINCE: SINCE_WHEN})
     admin.consumers.next(name, "done", 6)
     admin.consumers.next(name, "half", 2)
     admin.consumers.next(name, "half", ack="nak")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.models.base import Model, complaint, readable
+from spark_jetstream.admin.models.base import QUERY_METADATA, Model, complaint, readable
 from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig
 from spark_jetstream.admin.models.streams import ZERO, StreamConfig
 from spark_jetstream.errors import OptionError
@@ -178,6 +178,10 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
         kept = {**sent, name: have[name]}
         # What does not fit to the rest any more is left to the server after all: a window longer than the new age.
         sent = kept if set(kind.from_server(kept).faults()) <= set(wanted.faults()) else sent
+    # Without its marks, or with earlier ones, a running query takes the consumer for that of another run, and ends.
+    marks = {key: value for key, value in getattr(actual, "metadata", {}).items() if key in QUERY_METADATA}
+    if marks:
+        sent = {**sent, "metadata": {**sent.get("metadata", {}), **marks}}
     return {**(actual.model_extra or {}), **sent}
 
 
