@@ -186,7 +186,10 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
 
 
 def merged(wanted: M, actual: M) -> M:
-    """Return ``actual`` with all that ``wanted`` sets, single metadata keys too. Raises `pydantic.ValidationError`."""
+    """Return ``actual`` with all that ``wanted`` sets. Raises `pydantic.ValidationError`.
+
+    Of metadata and parts, such as a mirror, what is not set stays; also of sources, if they have the same names.
+    """
     changes: dict[str, Any] = {}
     for name in wanted.model_fields_set:
         value, have = getattr(wanted, name), getattr(actual, name, None)
@@ -194,6 +197,8 @@ def merged(wanted: M, actual: M) -> M:
             value = {**have, **value}
         elif isinstance(value, Model) and isinstance(have, Model):
             value = merged(value, have)
+        elif name == "sources" and have and [one.name for one in value] == [one.name for one in have]:
+            value = tuple(merged(one, other) for one, other in zip(value, have, strict=True))
         changes[name] = value
     if isinstance(wanted, ConsumerConfig) and changes.keys() & {"filter_subject", "filter_subjects"}:
         changes = {"filter_subject": None, "filter_subjects": None, **changes}
