@@ -13,7 +13,8 @@ from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerConfig, JetStreamAdm
 from spark_jetstream.admin.models.base import rendered
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from tests.admin.configs import CONSUMERS
-from tests.cli.conftest import Command, refused, written
+from tests.cli.conftest import Command, Start, refused, written
+from tests.support.command import run_command
 from tests.support.publish import Message, Publisher
 
 GROUP = ("consumer",)
@@ -275,6 +276,7 @@ def test_next_asks_and_answers_as_its_options_say(
     refused(run("next", stream, "c", "--max-bytes", "10"), 1, "the next message is larger than max_bytes")
     refused(run("next", stream, "c", "--delay", "1s"), 2, "--delay is for --ack nak")
     refused(run("next", stream, "c", "--ack", "nak", "--reason", "x"), 2, "--reason is for --ack term")
+    refused(run("next", stream, "c", "--ack", "no"), 2, "--ack must be one of ack, nak, term, none, not no")
     for policy, options in (
         ("overflow", ("--min-pending", 6)),
         ("overflow", ("--min-ack-pending", 1)),
@@ -284,6 +286,21 @@ def test_next_asks_and_answers_as_its_options_say(
         admin.consumers.load_or_create(stream, policy, DEFAULT_CONSUMER, **groups)
         item = ("next", stream, policy, "--group", "g", *options, "--wait", "200ms", "--no-ack", "--raw")
         assert do(*item).raw == (b"1" if "--min-ack-pending" in options else b"0")
+
+
+def test_next_settles_what_is_printed(nats_server_factory: Start) -> None:
+    denied = 'permissions: { publish: { deny: ["$JS.ACK.S.c.*.2.>"] } }'
+    users = f"users: [{{ user: u, password: p, {denied} }}]"
+    url = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}").url.replace("//", "//u:p@")
+    with JetStreamAdmin(servers=url) as admin:
+        admin.streams.create("S", subjects="s")
+        admin.consumers.create("S", "c", DEFAULT_CONSUMER, ack_wait="1h")
+        for number in range(3):
+            admin.publish("s", b"%d" % number)
+        ran = run_command("consumer", "next", "S", "c", "--count", 3, "--raw", url=url)
+        assert (ran.code, ran.raw) == (1, b"012")
+        assert "acknowledge message 2 of stream S" in ran.err
+        assert admin.consumers.load("S", "c").ack_floor.stream_seq == 1
 
 
 def test_unpin_lets_another_client_in(admin: JetStreamAdmin, stream: str, do: Command) -> None:
