@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin import restore as restore_module
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Draft, Framing, checked, opened
@@ -720,6 +722,23 @@ def test_an_answer_to_a_chunk_ends_it(answer: bytes, said: str, proxy: WireProxy
     with pytest.raises(BackupError, match=said):
         behind.restore(whole, "ENDED", progress=once(lambda: proxy.drop(answered), after=0.5))
     assert not behind.has("ENDED")
+
+
+def test_the_end_of_a_restore_takes_its_time(
+    there: There, nats_server_factory: Callable[..., NatsServer], whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server before 2.15 only then reads what it has received."""
+    monkeypatch.setattr(restore_module, "_CHUNK_TIMEOUT", 0.1)
+    server = nats_server_factory()
+    behind = replace(there, requests=Requester(options(server.url, requestTimeout="2s")))
+
+    def work(done: int, total: int) -> None:
+        if done == total:
+            server.pause()
+            threading.Timer(4, server.resume).start()
+
+    Streams(behind.requests).restore(whole, progress=work)
+    assert behind.requests.account().streams == 1
 
 
 @pytest.mark.full
