@@ -339,6 +339,16 @@ def test_a_whole_account(no_connection_left: None, tmp_path: Path) -> None:
         assert list(admin.streams.names()) == []
 
 
+def test_a_cluster_says_that_a_stream_is_not_there(nats_cluster: NatsCluster, tmp_path: Path) -> None:
+    """Where it has no leader nobody answers."""
+    with (
+        JetStreamAdmin(servers=nats_cluster.url, requestTimeout="2s") as admin,
+        pytest.raises(StreamNotFound, match="back up stream NOSUCH: stream not found"),
+    ):
+        admin.streams.backup("NOSUCH", tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
     admin.streams.create(f"{name}A")
     admin.streams.create(f"{name}Z")
