@@ -31,6 +31,7 @@ from spark_jetstream.errors import (
     ConnectionFailed,
     JetStreamError,
     OptionError,
+    PermissionDenied,
     StreamExists,
     StreamNotFound,
 )
@@ -365,6 +366,24 @@ def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdm
         assert saved.config.name == whole.name
     with pytest.raises(OptionError, match=r"saved\.part exists already: choose another target"):
         admin.account.backup(target)
+
+
+def test_a_stream_that_cannot_be_saved_does_not_keep_others_from_it(
+    nats_server_factory: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    denied = 'permissions: { publish: { deny: ["$JS.API.STREAM.SNAPSHOT.B", "$JS.API.STREAM.SNAPSHOT.C"] } }'
+    users = f"users: [{{ user: u, password: p, {denied} }}]"
+    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
+    with JetStreamAdmin(servers=server.url, user="u", password="p") as admin:
+        for name in "ABCD":
+            admin.streams.create(name)
+        with pytest.raises(BackupError, match=r"SNAPSHOT\.B.*; .*SNAPSHOT\.C"):
+            admin.account.backup(tmp_path / "several")
+        admin.streams.delete("C")
+        with pytest.raises(PermissionDenied, match=r"SNAPSHOT\.B"):
+            admin.account.backup(tmp_path / "one")
+    for target in ("several.part", "one.part"):
+        assert sorted(path.name for path in (tmp_path / target).iterdir()) == ["A", "D"]
 
 
 # -- backups that are broken off --
