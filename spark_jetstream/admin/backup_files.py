@@ -39,6 +39,8 @@ from spark_jetstream.protocol.json_text import json_object
 
 META, DATA, MANIFEST = "backup.json", "stream.tar.s2", "spark_jetstream.json"
 """The names of the files of a backup."""
+NAMES = ((META,), (DATA, "stream.arc.s2"), (MANIFEST,))
+"""The names that are read: later tools have another one for the data of a server from 2.15 on (jsm.go, backup.go)."""
 VERSION = 1
 """The version of the manifest."""
 SUFFIX = ".tar"
@@ -329,10 +331,9 @@ def _differs(path: Path) -> str:
 
 def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     """Open the description, the data and the manifest, each None if it is missing."""
-    names = (META, DATA, MANIFEST)
     if source.is_dir():
-        paths = [source / name for name in names]
-        return [stack.enter_context(path.open("rb")) if path.is_file() else None for path in paths]
+        paths = [next(filter(Path.is_file, map(source.joinpath, names)), None) for names in NAMES]
+        return [None if path is None else stack.enter_context(path.open("rb")) for path in paths]
     if not stat.S_ISREG(source.stat().st_mode):
         raise BackupError(f"cannot read the backup {source}: it is neither a directory nor a file")
     file = stack.enter_context(_TarSource(source))
@@ -344,7 +345,8 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     file.allowed = None
     # In a tar file that was made of the directory, its name is in front of the others.
     members = {member.name.rpartition("/")[2]: member for member in plain}
-    return [archive.extractfile(members[name]) if name in members else None for name in names]
+    chosen = [next((members[name] for name in names if name in members), None) for names in NAMES]
+    return [None if member is None else archive.extractfile(member) for member in chosen]
 
 
 class _TarSource(io.BufferedReader):

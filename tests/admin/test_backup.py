@@ -258,15 +258,21 @@ def test_a_backup_has_the_layout_of_the_nats_tool(whole: Path, there: There) -> 
         assert (backup.config.name, backup.state.messages) == ("FILLED", TOTAL)
 
 
-def test_a_backup_of_the_nats_tool_is_taken(saved: Path, there: There) -> None:
+@pytest.mark.parametrize("data", [DATA, "stream.arc.s2"])
+def test_a_backup_of_the_nats_tool_is_taken(data: str, saved: Path, there: There) -> None:
     (saved / MANIFEST).unlink()
+    (saved / DATA).rename(saved / data)
     content = json.loads((saved / META).read_text())
     content["state"] |= {"deleted": None, "num_deleted": 0, "lost": None}
     (saved / META).write_text(json.dumps(content, indent=1))
-    restored = there.restore(saved, "TAKEN")
-    assert restored.differences == ()
-    assert len(restored.notes) == 1
-    assert str(saved / MANIFEST) in restored.notes[0]
+    single = there.folder / "single.tar"
+    with tarfile.open(single, "w") as archive:
+        archive.add(saved, "saved")
+    for source, name in ((saved, "TAKEN"), (single, "TAKEN1")):
+        restored = there.restore(source, name)
+        assert restored.differences == ()
+        assert len(restored.notes) == 1
+        assert str(source / MANIFEST) in restored.notes[0]
 
 
 def test_a_single_file_is_a_tar_file_of_the_directory(there: There, tmp_path: Path) -> None:
