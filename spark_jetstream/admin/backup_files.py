@@ -181,7 +181,7 @@ def _first_content(chunk: bytes) -> bytes:
 
 
 class Draft:
-    """A backup that is being written; `target` appears when `complete` returns.
+    """A backup that is being written; `target` appears when `complete` returns, for its owner alone.
 
     Until then the files are beside it, under a name that begins with a dot and ends with ``.part``. Raises
     `OptionError` when `target` exists, and `BackupError` when nothing can be written there.
@@ -199,8 +199,10 @@ class Draft:
             _refuse_existing(target)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not self._single:
-                self._temporary.mkdir()
-            self._file: IO[bytes] = (self._temporary if self._single else self._temporary / DATA).open("xb")
+                self._temporary.mkdir(mode=0o700)
+            file = self._temporary if self._single else self._temporary / DATA
+            file.touch(mode=0o600, exist_ok=False)
+            self._file: IO[bytes] = file.open("r+b")
             if self._single:
                 # The header needs the size, which is not known yet. Until it is written, this is no tar file.
                 self._file.write(bytes(_BLOCK))
@@ -250,12 +252,15 @@ class Draft:
 
 @contextmanager
 def draft_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder for backups, which becomes `target` at the end; after an error it stays, as ``TARGET.part``."""
+    """Yield a folder for backups, which becomes `target` at the end; after an error it stays, as ``TARGET.part``.
+
+    Its owner alone can read it.
+    """
     part = target.with_name(f"{target.name}.part")
     with _writing(target):
         _refuse_existing(target)
         _refuse_existing(part)
-        part.mkdir(parents=True, exist_ok=True)
+        part.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield part
         part.rename(target)
 
@@ -368,7 +373,7 @@ class _TarSource(io.BufferedReader):
 def _header(name: str, size: int) -> bytes:
     entry = tarfile.TarInfo(name)
     entry.size = size
-    entry.mode = 0o644
+    entry.mode = 0o600
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 

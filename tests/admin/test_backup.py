@@ -275,6 +275,18 @@ def test_a_backup_of_the_nats_tool_is_taken(data: str, saved: Path, there: There
         assert str(source / MANIFEST) in restored.notes[0]
 
 
+def test_only_its_owner_can_read_a_backup(there: There, nats_server_factory: Callable[..., NatsServer]) -> None:
+    """It has all messages, such as secrets in a bucket."""
+    before = os.umask(0)
+    try:
+        made = [there.save("FILLED", "b").path, there.save("FILLED", "b.tar").path, there.folder / "all"]
+        with JetStreamAdmin(servers=nats_server_factory().url) as admin:
+            admin.account.backup(made[-1])
+    finally:
+        os.umask(before)
+    assert [oct(path.stat().st_mode & 0o777) for path in made] == ["0o700", "0o600", "0o700"]
+
+
 def test_a_single_file_is_a_tar_file_of_the_directory(there: There, tmp_path: Path) -> None:
     target = str(tmp_path / "deep" / "b.tar")
     steps: dict[str, tuple[int, int]] = {}
