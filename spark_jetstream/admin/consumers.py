@@ -40,6 +40,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options.values import Seconds, Size
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
+from spark_jetstream.protocol.conventions import RUN
 from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp, minutes_or_months, shown
 from spark_jetstream.streams.pull import through_outages
@@ -324,7 +325,7 @@ class Consumers(Balanced):
             PullRefused: The next message is larger than ``max_bytes``, too many requests wait, or the consumer's limits
                 do not allow this one.
             RequestTimeout: The server is silent.
-            JetStreamError: It is a push consumer, or paused.
+            JetStreamError: It is a push consumer, or paused, or that of a Spark query, which would lose the messages.
         """
         if ack not in get_args(Ack):
             raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
@@ -351,6 +352,10 @@ class Consumers(Balanced):
                 raise OptionError(f"{field} is for priority_policy {policy}: {what} has {config.priority_policy}")
         if config.push:
             raise JetStreamError(f"{what} delivers to {config.deliver_subject}, and cannot be asked for messages")
+        if RUN in config.metadata:
+            raise JetStreamError(
+                f"a Spark query keeps its position by {what} (option durable): it would end, and may lose messages"
+            )
         if info.paused:
             raise JetStreamError(f"{what} is paused for {Nanoseconds(info.pause_remaining)}, and delivers nothing")
         if not expires and config.ack_policy != "none" and 0 < config.max_ack_pending <= info.num_ack_pending:

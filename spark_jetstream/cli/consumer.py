@@ -306,6 +306,7 @@ def reset(
     to = "after what is acknowledged" if sequence is None else f"to sequence {sequence:,}"
     last = info.delivered.stream_seq
     question = f"Set {what} {to}? The last message that it delivered is {last:,}." if last else f"Set {what} {to}?"
+    question += " A Spark query keeps its position by it, and will end." if RUN in info.config.metadata else ""
     run.out.confirm(question, force=force)
     reply = run.admin.consumers.reset(stream, consumer, sequence)
     run.out.done(

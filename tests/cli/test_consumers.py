@@ -198,7 +198,7 @@ def test_copy_keeps_the_configuration_but_no_position(
 ) -> None:
     metadata = {RUN: "r", SINCE: "2026-03-01T12:00:00Z", "owner": "me"}
     query_consumer(stream, "c", max_deliver=5, metadata=metadata)
-    admin.consumers.next(stream, "c", 2)
+    admin.consumers.reset(stream, "c", 3)
     copied = do("copy", stream, "c", "d", "--filter-subjects", f"{stream}.1,c.x", "--unset", "max_deliver", "--json")
     assert (copied.json["name"], copied.json["num_pending"]) == ("d", 3)
     config = admin.consumers.load(stream, "d").config
@@ -217,6 +217,16 @@ def test_rm_asks_with_what_is_lost(
     assert list(admin.consumers.names(stream)) == []
     query_consumer(stream, "q", metadata={RUN: "r"})
     refused(run("rm", stream, "q"), 2, "by which a Spark query keeps its position?")
+
+
+def test_messages_of_a_spark_query_are_not_taken_from_it(
+    admin: JetStreamAdmin, stream: str, run: Command, query_consumer: Callable[..., None]
+) -> None:
+    query_consumer(stream, "q", metadata={RUN: "r"})
+    for options in ((), ("--no-ack",)):
+        refused(run("next", stream, "q", *options), 1, f"position by consumer q of stream {stream} (option durable)")
+    refused(run("reset", stream, "q"), 2, "A Spark query keeps its position by it, and will end.")
+    assert admin.consumers.load(stream, "q").delivered.consumer_seq == 0
 
 
 # -- using --
