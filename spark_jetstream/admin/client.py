@@ -354,7 +354,7 @@ class JetStreamAdmin:
         behind = info.ack_floor if info.num_ack_pending else info.delivered
         oldest = []
         for subject in info.config.filters or (">",):
-            with contextlib.suppress(MessageNotFound):
+            with contextlib.suppress(MessageNotFound, StreamNotFound):
                 oldest.append(self.messages.next(info.stream_name, subject, behind.stream_seq + 1))
         return min(oldest, key=lambda message: message.seq).time if oldest else None
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerLag, JetStreamAdmin, OriginLag
+from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerInfo, ConsumerLag, JetStreamAdmin, OriginLag
+from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
@@ -181,3 +182,23 @@ def test_watch_goes_on_until_it_is_interrupted(stream: str, publisher: Publisher
             continue
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+
+
+def test_a_stream_that_is_deleted_meanwhile_does_not_count(
+    admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.streams.create(f"{stream}0", subjects=["gone"])
+    admin.consumers.create(f"{stream}0", "c", DEFAULT_CONSUMER)
+    admin.publish("gone", b"")
+    real = Consumers.infos
+
+    def infos(self: Consumers, of: str | None = None) -> Iterator[ConsumerInfo]:
+        for info in real(self, of):
+            if info.stream_name == f"{stream}0":
+                admin.streams.delete(f"{stream}0")
+            yield info
+
+    monkeypatch.setattr(Consumers, "infos", infos)
+    ran = run("--max-age", "1d", "--max-pending", 1000)
+    assert (ran.code, ran.err) == (0, "")
+    assert {row[0] for row in ran.rows if row[0].startswith(stream)} == {stream}
