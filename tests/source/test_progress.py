@@ -309,6 +309,24 @@ def test_a_change_by_an_administrator_does_not_end_the_run(stream: Maker) -> Non
     assert position(made) == 2
 
 
+def test_a_description_does_not_say_where_the_consumer_of_a_query_is(stream: Maker, old: bool) -> None:
+    """On a server that cannot move it, each commit creates it anew."""
+    made = stream(retention="interest")
+    run = Run(made).begin(6, committed=2)
+    with JetStreamAdmin(servers=made.url) as admin:
+        described = admin.describe(made.name)
+        (exported,) = described["consumers"]
+        written = {"durable_name": "query", "ack_policy": "explicit", "description": exported["description"]}
+        for number, config in enumerate((exported, written), 3):
+            run.commit(number)
+            assert not admin.plan({**described, "consumers": [config]}).changes
+            for most in (7, -1):
+                admin.apply(admin.plan({**described, "consumers": [{**config, "max_deliver": most}]}))
+                assert consumer(made)["config"]["max_deliver"] == most
+            run.check()
+            assert position(made) == number
+
+
 def test_a_consumer_that_fits_in_other_words(stream: Maker) -> None:
     """One filter in a list is the same filter, and all consumers of a stream in memory are in memory."""
     made = stream(storage="memory")
