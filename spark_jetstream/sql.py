@@ -253,13 +253,23 @@ def _kind(info: StreamInfo) -> tuple[Kind, str]:
 
 def _sample(admin: JetStreamAdmin, info: StreamInfo, count: int) -> list[str]:
     """Return the JSON objects among the last messages of a stream."""
-    objects, size = [], 0
-    for message in admin.messages.read(info.config.name, sequence=max(1, info.state.last_seq - count + 1), count=count):
-        with contextlib.suppress(ValueError):
-            objects.append(json.dumps(json_object(message.data)))
-        size += len(message.data)
-        if size > _SAMPLE_BYTES:
+    state, width = info.state, count
+    while True:
+        first, size = max(1, state.first_seq, state.last_seq - width + 1), 0
+        payloads: list[bytes] = []
+        for message in admin.messages.read(info.config.name, sequence=first, count=count):
+            payloads.append(message.data)
+            size += len(message.data)
+            if size > _SAMPLE_BYTES:
+                break
+        if len(payloads) >= count or size > _SAMPLE_BYTES or first <= max(1, state.first_seq):
             break
+        # Most of these sequences are gone, as those of earlier revisions in a bucket.
+        width *= 4
+    objects = []
+    for payload in payloads:
+        with contextlib.suppress(ValueError):
+            objects.append(json.dumps(json_object(payload)))
     return objects
 
 

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_jetstream
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.errors import JetStreamError, OptionError, SchemaError
-from spark_jetstream.sql import payload_columns, view_names
+from spark_jetstream.sql import _sample, payload_columns, view_names
 from spark_jetstream.testing import NatsServer
 from tests.compat import sql_job
 from tests.compat.test_compat import CONNECT, environment
@@ -67,6 +68,18 @@ def test_streams_that_cannot_have_a_view(streams: list[str], said: str) -> None:
 )
 def test_the_columns_of_a_payload(fields: list[str], columns: list[str]) -> None:
     assert payload_columns(fields, ["subject", "data"]) == columns
+
+
+def test_a_sample_has_as_many_messages_as_there_are(nats_server: NatsServer, stream: MakeStream) -> None:
+    """Also where most sequences are gone, as in a bucket with a key that changes all the time."""
+    made = stream(max_msgs_per_subject=1)
+    keys = [*"abc", *["c"] * 100]
+    made.send(*(Message(f"{made.subject}.{key}", json.dumps({key: at}).encode()) for at, key in enumerate(keys)))
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        info = admin.streams.load(made.name)
+        assert _sample(admin, info, 10) == ['{"a": 0}', '{"b": 1}', '{"c": 102}']
+        assert _sample(admin, info, 1) == ['{"c": 102}']
+        assert _sample(admin, info, 0) == []
 
 
 def test_the_package_does_not_import_pyspark() -> None:

@@ -7,6 +7,7 @@ status when all data fitted into one chunk. Another status says what went wrong.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import os
@@ -20,7 +21,7 @@ from spark_jetstream.admin.models.messages import SnapshotConfig
 from spark_jetstream.admin.models.streams import SnapshotReply
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
-from spark_jetstream.errors import BackupError, PermissionDenied, brief
+from spark_jetstream.errors import BackupError, PermissionDenied, RequestTimeout, brief
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Bytes, Timestamp
@@ -92,7 +93,13 @@ def backup(
                 "window_size": window_size or None,
             }
             request = SnapshotConfig.parse(asked, context).body()
-            reply = api.reply(SnapshotReply, jsapi.STREAM_SNAPSHOT, request, context=context, stream=stream)
+            try:
+                reply = api.reply(SnapshotReply, jsapi.STREAM_SNAPSHOT, request, context=context, stream=stream)
+            except RequestTimeout:
+                # In a cluster the leader of the stream answers, and nobody where there is no such stream.
+                with contextlib.suppress(PermissionDenied, RequestTimeout):
+                    api.ask(jsapi.STREAM_INFO, context=context, stream=stream)
+                raise
             framing = Framing(f"what the server sent of stream {stream}")
             count = 0
             for data in _chunks(connection, inbox, stream, silence):

@@ -39,6 +39,8 @@ from spark_jetstream.protocol.json_text import json_object
 
 META, DATA, MANIFEST = "backup.json", "stream.tar.s2", "spark_jetstream.json"
 """The names of the files of a backup."""
+NAMES = ((META,), (DATA, "stream.arc.s2"), (MANIFEST,))
+"""The names that are read: later tools have another one for the data of a server from 2.15 on (jsm.go, backup.go)."""
 VERSION = 1
 """The version of the manifest."""
 SUFFIX = ".tar"
@@ -179,7 +181,7 @@ def _first_content(chunk: bytes) -> bytes:
 
 
 class Draft:
-    """A backup that is being written; `target` appears when `complete` returns.
+    """A backup that is being written; `target` appears when `complete` returns, for its owner alone.
 
     Until then the files are beside it, under a name that begins with a dot and ends with ``.part``. Raises
     `OptionError` when `target` exists, and `BackupError` when nothing can be written there.
@@ -197,8 +199,10 @@ class Draft:
             _refuse_existing(target)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not self._single:
-                self._temporary.mkdir()
-            self._file: IO[bytes] = (self._temporary if self._single else self._temporary / DATA).open("xb")
+                self._temporary.mkdir(mode=0o700)
+            file = self._temporary if self._single else self._temporary / DATA
+            file.touch(mode=0o600, exist_ok=False)
+            self._file: IO[bytes] = file.open("r+b")
             if self._single:
                 # The header needs the size, which is not known yet. Until it is written, this is no tar file.
                 self._file.write(bytes(_BLOCK))
@@ -248,12 +252,15 @@ class Draft:
 
 @contextmanager
 def draft_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder for backups, which becomes `target` at the end; after an error it stays, as ``TARGET.part``."""
+    """Yield a folder for backups, which becomes `target` at the end; after an error it stays, as ``TARGET.part``.
+
+    Its owner alone can read it.
+    """
     part = target.with_name(f"{target.name}.part")
     with _writing(target):
         _refuse_existing(target)
         _refuse_existing(part)
-        part.mkdir(parents=True, exist_ok=True)
+        part.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield part
         part.rename(target)
 
@@ -329,10 +336,9 @@ def _differs(path: Path) -> str:
 
 def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     """Open the description, the data and the manifest, each None if it is missing."""
-    names = (META, DATA, MANIFEST)
     if source.is_dir():
-        paths = [source / name for name in names]
-        return [stack.enter_context(path.open("rb")) if path.is_file() else None for path in paths]
+        paths = [next(filter(Path.is_file, map(source.joinpath, names)), None) for names in NAMES]
+        return [None if path is None else stack.enter_context(path.open("rb")) for path in paths]
     if not stat.S_ISREG(source.stat().st_mode):
         raise BackupError(f"cannot read the backup {source}: it is neither a directory nor a file")
     file = stack.enter_context(_TarSource(source))
@@ -344,7 +350,8 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     file.allowed = None
     # In a tar file that was made of the directory, its name is in front of the others.
     members = {member.name.rpartition("/")[2]: member for member in plain}
-    return [archive.extractfile(members[name]) if name in members else None for name in names]
+    chosen = [next((members[name] for name in names if name in members), None) for names in NAMES]
+    return [None if member is None else archive.extractfile(member) for member in chosen]
 
 
 class _TarSource(io.BufferedReader):
@@ -366,7 +373,7 @@ class _TarSource(io.BufferedReader):
 def _header(name: str, size: int) -> bytes:
     entry = tarfile.TarInfo(name)
     entry.size = size
-    entry.mode = 0o644
+    entry.mode = 0o600
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 

@@ -33,6 +33,8 @@ from spark_jetstream.admin.subscription import Headers, Subscription, request
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.subscription import CoreMessage
 from spark_jetstream.errors import (
+    BackupError,
+    ConnectionFailed,
     JetStreamError,
     MessageNotFound,
     NoResponders,
@@ -111,14 +113,26 @@ class Account:
     ) -> list[Backup]:
         """Save all streams, one after the other, as `Streams.backup`, each in a directory of its name in ``target``.
 
-        ``target`` appears when all are saved; after an error ``TARGET.part`` has those that are complete. ``progress``
-        is called with the number of streams that are saved, and of all. Raises what `Streams.backup` raises.
+        ``target`` appears when all are saved; after an error ``TARGET.part`` has those that are complete. A stream that
+        cannot be saved does not keep others from it. ``progress`` is called with the number of streams that are done,
+        and of all. Raises what `Streams.backup` raises, and `BackupError` for several streams.
         """
         streams, path, saved = Streams(self._api), Path(file_path("target", target)), []
+        failures: list[JetStreamError] = []
         with draft_folder(path) as folder:
             for name in _counting(list(streams.names()), progress):
-                with contextlib.suppress(StreamNotFound):  # it was deleted meanwhile
+                try:
                     saved.append(streams.backup(name, folder / name, consumers=consumers))
+                except StreamNotFound:
+                    continue  # it was deleted meanwhile
+                except ConnectionFailed:
+                    raise
+                except JetStreamError as error:
+                    failures.append(error)
+            if failures[1:]:
+                raise BackupError("; ".join(map(str, failures))) from failures[0]
+            if failures:
+                raise failures[0]
         return [replace(made, path=path / made.path.name) for made in saved]
 
     def restore(self, source: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Restored]:
@@ -340,7 +354,7 @@ class JetStreamAdmin:
         behind = info.ack_floor if info.num_ack_pending else info.delivered
         oldest = []
         for subject in info.config.filters or (">",):
-            with contextlib.suppress(MessageNotFound):
+            with contextlib.suppress(MessageNotFound, StreamNotFound):
                 oldest.append(self.messages.next(info.stream_name, subject, behind.stream_seq + 1))
         return min(oldest, key=lambda message: message.seq).time if oldest else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import logging
 import math
 from collections.abc import Generator, Iterator, Mapping
 from functools import partial
@@ -27,20 +28,24 @@ from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.errors import (
+    ConnectionFailed,
     ConsumerNotFound,
     JetStreamError,
     NoResponders,
     OptionError,
     PermissionDenied,
+    RequestTimeout,
     StreamNotFound,
 )
 from spark_jetstream.options.values import Seconds, Size
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
-from spark_jetstream.protocol.conventions import RUN, SINCE
+from spark_jetstream.protocol.conventions import RUN
 from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp, minutes_or_months, shown
 from spark_jetstream.streams.pull import through_outages
+
+log = logging.getLogger(__name__)
 
 Ack = Literal["ack", "nak", "term", "none"]
 _MOST = 1000
@@ -209,11 +214,10 @@ class Consumers(Balanced):
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)
         config = info.config
-        metadata = {key: value for key, value in config.own_metadata.items() if key not in (RUN, SINCE)}
         new = {
             "name": new_name,
             "durable_name": new_name if config.durable_name else None,
-            "metadata": metadata or None,
+            "metadata": config.own_metadata or None,
             "pause_until": config.pause_until if info.paused else None,
         }
         if "filter_subject" in changes or "filter_subjects" in changes:
@@ -304,7 +308,8 @@ class Consumers(Balanced):
 
         An empty list means that there was none within ``timeout`` seconds. ``ack`` acknowledges each message, ``nak``
         has it delivered again at once, ``term`` never again, ``none`` leaves it to the method `ack` and its like; the
-        server confirms each before this returns. What came is returned also when the rest fails.
+        server confirms each before this returns. What came is returned also when the rest fails. If a confirmation
+        fails, that is logged, and what is settled by then, or may be, is returned.
 
         The other arguments are fields of the request (ADR-37, ADR-42). ``no_wait`` takes only pending messages, as a
         ``timeout`` of 0 does; ``no_wait=False`` waits for ``count`` messages. ``max_bytes`` limits subjects, headers
@@ -320,7 +325,7 @@ class Consumers(Balanced):
             PullRefused: The next message is larger than ``max_bytes``, too many requests wait, or the consumer's limits
                 do not allow this one.
             RequestTimeout: The server is silent.
-            JetStreamError: It is a push consumer, or paused.
+            JetStreamError: It is a push consumer, or paused, or that of a Spark query, which would lose the messages.
         """
         if ack not in get_args(Ack):
             raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
@@ -347,14 +352,27 @@ class Consumers(Balanced):
                 raise OptionError(f"{field} is for priority_policy {policy}: {what} has {config.priority_policy}")
         if config.push:
             raise JetStreamError(f"{what} delivers to {config.deliver_subject}, and cannot be asked for messages")
+        if RUN in config.metadata:
+            raise JetStreamError(
+                f"a Spark query keeps its position by {what} (option durable): it would end, and may lose messages"
+            )
         if info.paused:
             raise JetStreamError(f"{what} is paused for {Nanoseconds(info.pause_remaining)}, and delivers nothing")
         if not expires and config.ack_policy != "none" and 0 < config.max_ack_pending <= info.num_ack_pending:
             return []  # the server would not answer
         messages = pull(self._api.connection, info, count, expires, **request)
-        if ack != "none" and config.ack_policy != "none":
-            for message in messages:
+        if ack == "none" or config.ack_policy == "none":
+            return messages
+        for done, message in enumerate(messages):
+            try:
                 getattr(self, ack)(message)
+            except JetStreamError as error:
+                # Nobody gets a settled message again. Without a reply this one may be settled.
+                settled = messages[: done + isinstance(error, (ConnectionFailed, RequestTimeout))]
+                if not settled:
+                    raise
+                log.warning("%s; %d more of %s are delivered again", error, len(messages) - len(settled), what)
+                return settled
         return messages
 
     def receive(self, stream: str, name: str, *, timeout: float | None = None) -> Generator[DeliveredMessage]:

@@ -47,6 +47,7 @@ _GONE = frozenset({10043, 10057})
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
 _DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
+_OTHER_STREAM = "stream {} was deleted, or created again, while it was read"
 _LOOK = 0.5  # seconds to wait for an answer about a stream: during an election no server answers
 
 
@@ -249,7 +250,7 @@ class Messages:
         if allowed and direct is not False:
             messages = self._in_batches(info, subject, first, end, min(count or BATCH, BATCH))
         else:
-            messages = self._one_by_one(stream, subject, first, end)
+            messages = self._one_by_one(info, subject, first, end)
         yield from itertools.islice(messages, count)
 
     def erase(self, stream: str, sequence: int) -> None:
@@ -299,13 +300,20 @@ class Messages:
                     ) from error
             raise
 
-    def _one_by_one(self, stream: str, subject: str | None, first: int, end: int) -> Iterator[StoredMessage]:
+    def _one_by_one(self, info: StreamInfo, subject: str | None, first: int, end: int) -> Iterator[StoredMessage]:
+        stream, latest = info.config.name, info.state.last_ts.nanoseconds
         while first < end:
+            message = None
             try:
-                message = self.next(stream, subject or ">", first)
-            except MessageNotFound:
-                return
-            if message.seq >= end:
+                with contextlib.suppress(MessageNotFound):
+                    message = self.next(stream, subject or ">", first)
+                # A stream that was created again has the same sequences, and only later messages.
+                unsure = message is None or message.time.nanoseconds > latest
+                if unsure and self._streams.load(stream).created != info.created:
+                    raise DataLossError(_OTHER_STREAM.format(stream))
+            except StreamNotFound as error:
+                raise DataLossError(_OTHER_STREAM.format(stream)) from error
+            if message is None or message.seq >= end:
                 return
             yield message
             first = message.seq + 1
@@ -323,7 +331,7 @@ class Messages:
                     yield StoredMessage.from_direct(block, data, f"read stream {stream}")
         except DataLossError as error:
             # Without a consumer only the stream itself can be lost. The original text names options of Spark.
-            raise DataLossError(f"stream {stream} was deleted, or created again, while it was read") from error
+            raise DataLossError(_OTHER_STREAM.format(stream)) from error
 
 
 def _last_of_each(

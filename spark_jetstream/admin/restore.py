@@ -29,6 +29,7 @@ from spark_jetstream.streams.lookup import streams_of
 log = logging.getLogger(__name__)
 
 _CHUNK_TIMEOUT = 30.0  # seconds for the reply to a chunk: the server writes the chunks before it first
+_END_TIMEOUT = 3600.0  # seconds for the reply to the end: a server before 2.15 only then reads what it has received
 _ROUTED = 4.0  # seconds, shorter than a server waits for data
 _COMPARED = ("messages", "bytes", "first_seq", "last_seq")
 _BUCKETS = ("KV_", "OBJ_")
@@ -145,7 +146,7 @@ class _Restore:
             sent += len(piece)
             if progress is not None:
                 progress(sent, self._saved.size)
-        return StreamInfo.from_server(self._refuse(self._ask(b"")), self.context)
+        return StreamInfo.from_server(self._refuse(self._ask(b"", _END_TIMEOUT)), self.context)
 
     def _ask_first(self, piece: bytes) -> bytes:
         """Send the first chunk. In a cluster, interest of the server that receives it may not have spread yet."""
@@ -158,11 +159,12 @@ class _Restore:
                     raise
                 backoff.pause(deadline)
 
-    def _ask(self, piece: bytes) -> bytes:
+    def _ask(self, piece: bytes, timeout: float = 0.0) -> bytes:
         # A server waits five seconds for the next piece, so a longer wait for the connection is useless.
         patience = self._api.options.request_timeout
         self._connection.wait(patience)
-        return self._connection.request(self._to, piece, context=self.context, timeout=max(_CHUNK_TIMEOUT, patience))
+        seconds = max(timeout or _CHUNK_TIMEOUT, patience)
+        return self._connection.request(self._to, piece, context=self.context, timeout=seconds)
 
     def _refuse(self, answer: bytes) -> dict[str, Any]:
         """Return the reply, or raise its error."""

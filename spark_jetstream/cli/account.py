@@ -48,7 +48,7 @@ def info(run: Run) -> None:
 def backup(run: Run, target: Annotated[str, Argument(help="The directory that is made.")]) -> None:
     """Save all streams of the account, buckets included, with their consumers, as "stream backup" does.
 
-    They are saved one after the other. The target is there when all are; after an error TARGET.part has what is saved.
+    They are saved one after the other. The target is there when all are; else TARGET.part has those that could be.
     """
     with run.out.progress("Saving streams", in_bytes=False) as progress:
         saved = [made.manifest for made in run.admin.account.backup(target, progress=progress)]

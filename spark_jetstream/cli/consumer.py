@@ -16,6 +16,7 @@ from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
 
 if TYPE_CHECKING:
+    from spark_jetstream.admin.deliveries import DeliveredMessage
     from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
 
 AnyStream = Annotated[str | None, arguments.stream_argument(help="Its stream; all streams without it.")]
@@ -305,6 +306,7 @@ def reset(
     to = "after what is acknowledged" if sequence is None else f"to sequence {sequence:,}"
     last = info.delivered.stream_seq
     question = f"Set {what} {to}? The last message that it delivered is {last:,}." if last else f"Set {what} {to}?"
+    question += " A Spark query keeps its position by it, and will end." if RUN in info.config.metadata else ""
     run.out.confirm(question, force=force)
     reply = run.admin.consumers.reset(stream, consumer, sequence)
     run.out.done(
@@ -348,6 +350,8 @@ def show_next(
     """
     if no_ack and ack not in ("ack", "none"):
         raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
+    if ack not in ACKS:
+        raise BadParameter(f"--ack must be one of {', '.join(ACKS)}, not {ack}")
     for given, option, answer in ((delay is not None, "--delay", "nak"), (reason, "--reason", "term")):
         if given and ack != answer:
             raise BadParameter(f"{option} is for --ack {answer}")
@@ -357,13 +361,7 @@ def show_next(
         "no_wait": no_wait, "max_bytes": max_bytes, "group": group, "min_pending": min_pending,
         "min_ack_pending": min_ack_pending, "priority": priority, "id": id_,
     }  # fmt: skip
-    how: Any = "none" if no_ack or delay or reason else ack  # `next` checks it
-    delivered = admin.next(stream, consumer, count, timeout=wait / 1e9, ack=how, **request)
-    for message in delivered:
-        if delay:
-            admin.nak(message, delay=delay / 1e9)
-        elif reason:
-            admin.term(message, reason=reason)
+    delivered = admin.next(stream, consumer, count, timeout=wait / 1e9, ack="none", **request)
     fields = ("consumer", "deliveries", "consumer_seq", "pending")
     run.out.json([message_data(item.message) | {name: getattr(item, name) for name in fields} for item in delivered])
     for delivery in delivered:
@@ -372,6 +370,15 @@ def show_next(
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise Exit(FAILED)
+    # Now that they are printed: nobody gets a message again that is settled.
+    settle: dict[str, Callable[[DeliveredMessage], None]] = {
+        "ack": admin.ack,
+        "nak": partial(admin.nak, delay=(delay or 0) / 1e9),
+        "term": partial(admin.term, reason=reason),
+    }
+    if not no_ack and ack in settle and admin.load(stream, consumer).config.ack_policy != "none":
+        for delivery in delivered:
+            settle[ack](delivery)
 
 
 @command(consumers, "unpin", example="consumer unpin ORDERS billing workers")

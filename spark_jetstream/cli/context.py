@@ -32,7 +32,7 @@ def show_all(run: Run) -> None:
     for name in context_names():
         servers, problem = "", ""
         try:
-            servers = context_options(name).get("servers", "")
+            servers = _shown(context_options(name)).get("servers", "")
         except OptionError as error:
             problem = str(error)
         rows.append({"name": name, "selected": name == selected, "servers": servers, "problem": problem})
@@ -89,16 +89,24 @@ def select(run: Run, name: ContextName) -> None:
 @command(contexts, "show", example="context show production")
 def show(run: Run, name: Annotated[str | None, Argument(help="The context, else the selected one.")] = None) -> None:
     """Show the connection options of a context. In place of a secret there are asterisks."""
-    from spark_jetstream.options.connection import ConnectionOptions
     from spark_jetstream.options.contexts import context_options, selected_context
 
     name = name or selected_context()
     if name is None:
         raise BadParameter("no context is selected: name one, or select one with context select")
-    secret = {spec.name for spec in ConnectionOptions.specs if spec.secret}
-    options = {option: "***" if option in secret else text for option, text in context_options(name).items()}
+    options = _shown(context_options(name))
     selected = name == selected_context()
     run.out.record(options, data={"name": name, "selected": selected, "options": options}, title=f"Context {name}")
+
+
+def _shown(options: dict[str, str]) -> dict[str, str]:
+    """Return options with asterisks in place of secrets, and servers without their paths, which may be keys."""
+    from spark_jetstream.options.connection import ConnectionOptions
+    from spark_jetstream.options.servers import address
+
+    secret = {spec.name for spec in ConnectionOptions.specs if spec.secret}
+    shown = {option: "***" if option in secret else text for option, text in options.items()}
+    return shown | {name: ",".join(map(address, shown[name].split(","))) for name in {"servers"} & shown.keys()}
 
 
 @command(contexts, "rm", example="context rm production")

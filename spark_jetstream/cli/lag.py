@@ -148,12 +148,12 @@ def show(
 
 
 def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
-    """Ask once more for a consumer whose oldest message was removed before it was read."""
+    """Ask once more for a consumer whose oldest message was removed before it was read; without those that are gone."""
     for lag in lags:
         if not lag.total or lag.age is not None:
             yield lag
         else:
-            with contextlib.suppress(ConsumerNotFound):
+            with contextlib.suppress(ConsumerNotFound, StreamNotFound):
                 yield from admin.lag(lag.stream, lag.consumer)
 
 

@@ -451,14 +451,14 @@ def remove(
     stream: Annotated[list[str], arguments.stream_argument(help="Names of the streams.")],
     force: Force = False,
 ) -> None:
-    """Delete streams with their messages and their consumers."""
+    """Delete streams with their messages and their consumers; with --json an object a line."""
     for name in stream:
         if not force:
             state = run.admin.streams.load(name).state
             held = f"{counted(state.messages, 'message')} and {counted(state.consumer_count, 'consumer')}"
             run.out.confirm(f"Delete stream {name} with {held}?", force=force)
         run.admin.streams.delete(name)
-        run.out.done(f"stream {name} was deleted", stream=name, deleted=True)
+        run.out.lines([name], "stream {} was deleted".format, data=lambda name: {"stream": name, "deleted": True})
 
 
 # Servers

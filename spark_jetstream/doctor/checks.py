@@ -298,7 +298,8 @@ def _check_consumers(info: StreamInfo, purposes: frozenset[str], account: Accoun
     if purposes.isdisjoint({"read", "durable"}):
         return
     used = info.state.consumer_count
-    allowed = -1 if account is None else account.limits.max_consumers
+    tier = account and account.tiers.get(f"R{info.config.num_replicas or 1}", account)
+    allowed = -1 if tier is None else tier.limits.max_consumers
     limits = [limit for limit in (info.config.max_consumers, allowed) if limit > 0]
     if not limits and account is not None and account.api.level >= _CONSUMERS_LEVEL:
         limits = [_CONSUMERS]

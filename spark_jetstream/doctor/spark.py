@@ -22,6 +22,7 @@ from spark_jetstream import java
 from spark_jetstream.doctor import child
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning, within
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import revealed
 from spark_jetstream.protocol.units import counted
 
@@ -42,8 +43,10 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
     ``pyspark`` is the version of PySpark, None if it is not known.
     """
     check = "java"
-    if environ.get("SPARK_REMOTE"):
-        yield ok(check, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={environ['SPARK_REMOTE']})")
+    if remote := environ.get("SPARK_REMOTE"):
+        # Its parameters, such as a token, follow the address.
+        place = address(remote).partition(";")[0]
+        yield ok(check, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={place})")
         return
     extra = "pip install 'spark-jetstream[java]' and "
     install = f"install Java {java.MINIMUM_VERSION} or newer and set JAVA_HOME, or {extra}{_SET_JAVA_HOME}"

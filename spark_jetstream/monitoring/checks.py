@@ -211,10 +211,11 @@ def check_stream(admin: JetStreamAdmin, stream: str, **thresholds: Any) -> Check
         result.add("messages", info.state.messages)
         result.add("subjects", info.state.num_subjects)
         result.add("sources", len(info.sources))
-        result.add("lag", {origin.name: origin.lag for origin in info.origins})
+        # Several sources may have one name, with other filters or in other domains: the last one in a mapping counts.
+        result.add("lag", {origin.name: origin.lag for origin in sorted(info.origins, key=lambda at: at.lag)})
         # One that was never seen counts from the creation of the stream: its first heartbeat comes a second later.
-        ages = {at.name: at.active / 1e9 if at.active >= 0 else _age(info, info.created) for at in info.origins}
-        result.add("active", ages)
+        ages = [(at.active / 1e9 if at.active >= 0 else _age(info, info.created), at.name) for at in info.origins]
+        result.add("active", {name: age for age, name in sorted(ages)})
         for origin in info.origins:
             if origin.error:
                 result.add_fault(f"{origin.name}: {brief(origin.error.description)}")

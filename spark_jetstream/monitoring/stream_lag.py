@@ -61,7 +61,7 @@ def lag(progress: Any) -> dict[str, StreamLag]:
             latest = None
         for name, position in end.streams.items():
             found = _lag(name, position, None if latest is None else latest.streams.get(name))
-            if name not in lags or found.next < lags[name].next:
+            if name not in lags or _behind(found) > _behind(lags[name]):
                 lags[name] = found
     return lags
 
@@ -104,6 +104,12 @@ def _offset(value: Any) -> Offset | None:
             return None
     ours = isinstance(value, Mapping) and {"version", "streams"} <= value.keys() and value["streams"] != {}
     return Offset.from_json(value) if ours else None
+
+
+def _behind(lag: StreamLag) -> tuple[int, int]:
+    """Return how far behind a source is, to compare; the positions count where the numbers of messages do not."""
+    # With other filters a source with nothing left to read may be at an earlier sequence.
+    return -1 if lag.messages is None else lag.messages, -lag.next
 
 
 def _lag(name: str, position: StreamPosition, latest: StreamPosition | None) -> StreamLag:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin import restore as restore_module
 from spark_jetstream.admin.api import Api as Requester
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Draft, Framing, checked, opened
@@ -29,6 +31,7 @@ from spark_jetstream.errors import (
     ConnectionFailed,
     JetStreamError,
     OptionError,
+    PermissionDenied,
     StreamExists,
     StreamNotFound,
 )
@@ -255,15 +258,33 @@ def test_a_backup_has_the_layout_of_the_nats_tool(whole: Path, there: There) -> 
         assert (backup.config.name, backup.state.messages) == ("FILLED", TOTAL)
 
 
-def test_a_backup_of_the_nats_tool_is_taken(saved: Path, there: There) -> None:
+@pytest.mark.parametrize("data", [DATA, "stream.arc.s2"])
+def test_a_backup_of_the_nats_tool_is_taken(data: str, saved: Path, there: There) -> None:
     (saved / MANIFEST).unlink()
+    (saved / DATA).rename(saved / data)
     content = json.loads((saved / META).read_text())
     content["state"] |= {"deleted": None, "num_deleted": 0, "lost": None}
     (saved / META).write_text(json.dumps(content, indent=1))
-    restored = there.restore(saved, "TAKEN")
-    assert restored.differences == ()
-    assert len(restored.notes) == 1
-    assert str(saved / MANIFEST) in restored.notes[0]
+    single = there.folder / "single.tar"
+    with tarfile.open(single, "w") as archive:
+        archive.add(saved, "saved")
+    for source, name in ((saved, "TAKEN"), (single, "TAKEN1")):
+        restored = there.restore(source, name)
+        assert restored.differences == ()
+        assert len(restored.notes) == 1
+        assert str(source / MANIFEST) in restored.notes[0]
+
+
+def test_only_its_owner_can_read_a_backup(there: There, nats_server_factory: Callable[..., NatsServer]) -> None:
+    """It has all messages, such as secrets in a bucket."""
+    before = os.umask(0)
+    try:
+        made = [there.save("FILLED", "b").path, there.save("FILLED", "b.tar").path, there.folder / "all"]
+        with JetStreamAdmin(servers=nats_server_factory().url) as admin:
+            admin.account.backup(made[-1])
+    finally:
+        os.umask(before)
+    assert [oct(path.stat().st_mode & 0o777) for path in made] == ["0o700", "0o600", "0o700"]
 
 
 def test_a_single_file_is_a_tar_file_of_the_directory(there: There, tmp_path: Path) -> None:
@@ -337,6 +358,16 @@ def test_a_whole_account(no_connection_left: None, tmp_path: Path) -> None:
         assert list(admin.streams.names()) == []
 
 
+def test_a_cluster_says_that_a_stream_is_not_there(nats_cluster: NatsCluster, tmp_path: Path) -> None:
+    """Where it has no leader nobody answers."""
+    with (
+        JetStreamAdmin(servers=nats_cluster.url, requestTimeout="2s") as admin,
+        pytest.raises(StreamNotFound, match="back up stream NOSUCH: stream not found"),
+    ):
+        admin.streams.backup("NOSUCH", tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdmin, name: str, tmp_path: Path) -> None:
     admin.streams.create(f"{name}A")
     admin.streams.create(f"{name}Z")
@@ -353,6 +384,24 @@ def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdm
         assert saved.config.name == whole.name
     with pytest.raises(OptionError, match=r"saved\.part exists already: choose another target"):
         admin.account.backup(target)
+
+
+def test_a_stream_that_cannot_be_saved_does_not_keep_others_from_it(
+    nats_server_factory: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    denied = 'permissions: { publish: { deny: ["$JS.API.STREAM.SNAPSHOT.B", "$JS.API.STREAM.SNAPSHOT.C"] } }'
+    users = f"users: [{{ user: u, password: p, {denied} }}]"
+    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
+    with JetStreamAdmin(servers=server.url, user="u", password="p") as admin:
+        for name in "ABCD":
+            admin.streams.create(name)
+        with pytest.raises(BackupError, match=r"SNAPSHOT\.B.*; .*SNAPSHOT\.C"):
+            admin.account.backup(tmp_path / "several")
+        admin.streams.delete("C")
+        with pytest.raises(PermissionDenied, match=r"SNAPSHOT\.B"):
+            admin.account.backup(tmp_path / "one")
+    for target in ("several.part", "one.part"):
+        assert sorted(path.name for path in (tmp_path / target).iterdir()) == ["A", "D"]
 
 
 # -- backups that are broken off --
@@ -720,6 +769,23 @@ def test_an_answer_to_a_chunk_ends_it(answer: bytes, said: str, proxy: WireProxy
     with pytest.raises(BackupError, match=said):
         behind.restore(whole, "ENDED", progress=once(lambda: proxy.drop(answered), after=0.5))
     assert not behind.has("ENDED")
+
+
+def test_the_end_of_a_restore_takes_its_time(
+    there: There, nats_server_factory: Callable[..., NatsServer], whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server before 2.15 only then reads what it has received."""
+    monkeypatch.setattr(restore_module, "_CHUNK_TIMEOUT", 0.1)
+    server = nats_server_factory()
+    behind = replace(there, requests=Requester(options(server.url, requestTimeout="2s")))
+
+    def work(done: int, total: int) -> None:
+        if done == total:
+            server.pause()
+            threading.Timer(4, server.resume).start()
+
+    Streams(behind.requests).restore(whole, progress=work)
+    assert behind.requests.account().streams == 1
 
 
 @pytest.mark.full

@@ -431,6 +431,19 @@ def test_merging_keeps_what_was_not_asked_for() -> None:
     }
 
 
+def test_merging_keeps_what_was_not_asked_for_of_sources() -> None:
+    """Without its filter a source is copied once more, from its beginning."""
+    there = [{"name": "A", "filter_subject": "a.>", "new": 1}, {"name": "B", "opt_start_seq": 5}]
+    actual = StreamConfig.from_server({"name": "S", "sources": there})
+    assert merged(stream(sources=["A", "B"], max_age="1h"), actual).body()["sources"] == there
+    asked = stream(sources=["A", {"name": "B", "filter_subject": "b"}])
+    assert merged(asked, actual).body()["sources"] == [there[0], {**there[1], "filter_subject": "b"}]
+    # Others, or in another order: the difference is shown, and these are what was asked for.
+    asked = stream(sources=["B", "A"])
+    assert [each.field for each in differences(asked, actual, given_only=True)] == ["sources"]
+    assert merged(asked, actual).body()["sources"] == [{"name": "B"}, {"name": "A"}]
+
+
 def test_one_kind_of_filter_takes_the_place_of_the_other() -> None:
     one, several = ConsumerConfig(filter_subject="a"), ConsumerConfig(filter_subjects=("b", "c"))
     assert merged(one, several).body() == {"filter_subject": "a"}

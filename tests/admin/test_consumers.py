@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, parse_ack
+from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, parse_ack
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.subscription import CoreMessage as Heard
 from spark_jetstream.errors import (
@@ -18,6 +18,7 @@ from spark_jetstream.errors import (
     JetStreamError,
     NoResponders,
     OptionError,
+    PermissionDenied,
     PinMismatch,
     ProtocolError,
     PullRefused,
@@ -388,6 +389,34 @@ def test_next_waits_for_all(ends: str, admin: JetStreamAdmin, stream: str, publi
         else:
             admin.consumers.delete(stream, "c")
         assert [each.message.seq for each in waiting.result(60)] == [1, 2, 3][: 3 if ends == "with all" else 2]
+
+
+def test_next_returns_what_is_settled(nats_server_factory: Callable[..., NatsServer], monkeypatch: Any) -> None:
+    """Nobody gets it again; what is not settled is delivered again."""
+    denied = 'permissions: { publish: { deny: ["$JS.ACK.S.c.*.2.>", "$JS.ACK.S.d.>"] } }'
+    users = f"users: [{{ user: u, password: p, {denied} }}]"
+    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
+    with JetStreamAdmin(servers=server.url, user="u", password="p") as admin:
+        admin.streams.create("S", subjects="s")
+        for name in "cde":
+            admin.consumers.create("S", name, DEFAULT_CONSUMER, ack_wait="1h")
+        for number in range(3):
+            admin.publish("s", b"%d" % number)
+        assert [each.message.seq for each in admin.consumers.next("S", "c", 3)] == [1]
+        assert admin.consumers.load("S", "c").ack_floor.stream_seq == 1
+        with pytest.raises(PermissionDenied):
+            admin.consumers.next("S", "d", 3)
+        settle = admin.consumers._settle
+
+        def unanswered(message: DeliveredMessage | str, answer: bytes) -> None:
+            settle(message, answer)
+            if isinstance(message, DeliveredMessage) and message.message.seq == 2:
+                raise RequestTimeout("no reply")
+
+        monkeypatch.setattr(admin.consumers, "_settle", unanswered)
+        assert [each.message.seq for each in admin.consumers.next("S", "e", 3, ack="term")] == [1, 2]
+        info = admin.consumers.load("S", "e")
+        assert (info.ack_floor.stream_seq, info.num_ack_pending) == (2, 1)
 
 
 def test_next_without_heartbeats(nats_server: NatsServer) -> None:

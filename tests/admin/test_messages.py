@@ -261,13 +261,20 @@ def test_reading_ends_in_a_gap(direct: bool, admin: JetStreamAdmin, publisher: P
     assert list(admin.messages.read(name)) == []
 
 
-def test_a_stream_that_goes_while_it_is_read(admin: JetStreamAdmin, publisher: Publisher, make_stream: Make) -> None:
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_stream_that_goes_while_it_is_read(
+    direct: bool, admin: JetStreamAdmin, publisher: Publisher, make_stream: Make
+) -> None:
     config = {"name": "SHORT", "subjects": ["short.*"], "allow_direct": True}
     make_stream(config)
     publisher.publish(Message("short.a", b"%d" % number) for number in range(1200))
-    reading = admin.messages.read("SHORT")
+    reading, beside = (admin.messages.read("SHORT", direct=direct) for _ in range(2))
     messages = [next(reading)]
+    next(beside)
     publisher.api("STREAM.DELETE.SHORT")
+    if not direct:
+        with pytest.raises(DataLossError, match="stream SHORT was deleted, or created again, while it was read"):
+            next(beside)
     publisher.api("STREAM.CREATE.SHORT", config)
     publisher.publish([Message("short.a", b"other")] * 1200)
     with pytest.raises(DataLossError, match="stream SHORT was deleted, or created again, while it was read"):

@@ -13,7 +13,7 @@ import pytest
 
 from spark_jetstream.cli.field_options import flag
 from spark_jetstream.testing import NatsServer
-from tests.admin.conftest import admin, api, name
+from tests.admin.conftest import Api, admin, api, name
 from tests.support.command import Ran, run_command, succeed
 
 Command = Callable[..., Ran]
@@ -40,6 +40,17 @@ def run(request: pytest.FixtureRequest, nats_server: NatsServer) -> Command:
 def do(request: pytest.FixtureRequest, nats_server: NatsServer) -> Command:
     """`succeed`, likewise."""
     return partial(succeed, *getattr(request.module, "GROUP", ()), url=nats_server.url)
+
+
+@pytest.fixture
+def query_consumer(api: Api) -> Callable[..., None]:
+    """A function that makes the consumer of a Spark query: the administration never sends the metadata of one."""
+
+    def make(stream: str, name: str, **config: Any) -> None:
+        config = {"durable_name": name, "ack_policy": "explicit", **config}
+        api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+
+    return make
 
 
 def written(config: dict[str, Any]) -> Iterator[str]:

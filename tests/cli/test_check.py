@@ -99,6 +99,14 @@ def test_the_thresholds_of_a_stream(thresholds: dict[str, Any], wrong: list[str]
     assert wrong_with_stream(described, dict.fromkeys(thresholds, 0) | {"msgs_critical": -1, "msgs_warn": -1}) == []
 
 
+def test_of_sources_with_one_name_the_worst_counts() -> None:
+    """With other filters, or in other domains."""
+    first, last = {"name": "A", "lag": 200, "active": 9 * SECOND}, {"name": "A", "lag": 0, "active": SECOND}
+    wrong = ["lag of A: 200, critical if 100 or more", "active of A: 9s, critical if 5s or more"]
+    for sources in ([first, last], [last, first]):
+        assert wrong_with_stream({"sources": sources}, {"lag_critical": 100, "seen_critical": "5s"}) == wrong
+
+
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [

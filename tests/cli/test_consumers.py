@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerConfig, JetStreamAdm
 from spark_jetstream.admin.models.base import rendered
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from tests.admin.configs import CONSUMERS
-from tests.cli.conftest import Command, refused, written
+from tests.cli.conftest import Command, Start, refused, written
+from tests.support.command import run_command
 from tests.support.publish import Message, Publisher
 
 GROUP = ("consumer",)
@@ -78,7 +80,9 @@ def test_info_shows_configuration_and_state(admin: JetStreamAdmin, stream: str, 
     assert (printed["num_pending"], printed["config"]["backoff"]) == (3, [90 * 10**9, 180 * 10**9])
 
 
-def test_info_shows_pins_pauses_and_queries(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_info_shows_pins_pauses_and_queries(
+    admin: JetStreamAdmin, stream: str, do: Command, query_consumer: Callable[..., None]
+) -> None:
     def line(name: str, begin: str) -> str:
         lines = [" ".join(row) for row in do("info", stream, name).rows]
         (match,) = (line for line in lines if line.startswith(begin))
@@ -90,7 +94,7 @@ def test_info_shows_pins_pauses_and_queries(admin: JetStreamAdmin, stream: str, 
     (group,) = admin.consumers.load(stream, "g").priority_groups
     assert line("g", "priority groups") == f"g: pinned to {group.pinned_client_id} since {group.pinned_ts}"
     since = "2026-03-01T12:00:00.123456789Z"
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="q", metadata={RUN: "r", SINCE: since})
+    query_consumer(stream, "q", metadata={RUN: "r", SINCE: since})
     assert line("q", "remarks") == f"Spark query since {since}"
     admin.consumers.pause(stream, "q", "100d")
     assert line("q", "remarks").startswith(f"Spark query since {since}; paused for ")
@@ -189,26 +193,40 @@ def test_edit_changes_what_the_line_and_the_file_name(
     assert (config.durable_name, config.ack_policy, config.max_deliver) == ("c", "explicit", -1)
 
 
-def test_copy_keeps_the_configuration_but_no_position(admin: JetStreamAdmin, stream: str, do: Command) -> None:
+def test_copy_keeps_the_configuration_but_no_position(
+    admin: JetStreamAdmin, stream: str, do: Command, query_consumer: Callable[..., None]
+) -> None:
     metadata = {RUN: "r", SINCE: "2026-03-01T12:00:00Z", "owner": "me"}
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="c", max_deliver=5, metadata=metadata)
-    admin.consumers.next(stream, "c", 2)
+    query_consumer(stream, "c", max_deliver=5, metadata=metadata)
+    admin.consumers.reset(stream, "c", 3)
     copied = do("copy", stream, "c", "d", "--filter-subjects", f"{stream}.1,c.x", "--unset", "max_deliver", "--json")
     assert (copied.json["name"], copied.json["num_pending"]) == ("d", 3)
     config = admin.consumers.load(stream, "d").config
     assert (config.durable_name, config.max_deliver, config.filters) == ("d", -1, (f"{stream}.1", "c.x"))
     # No query keeps its position there.
-    assert config.own_metadata == {"owner": "me"}
+    assert {key for key in config.metadata if not key.startswith("_nats.")} == {"owner"}
 
 
-def test_rm_asks_with_what_is_lost(admin: JetStreamAdmin, stream: str, do: Command, run: Command) -> None:
+def test_rm_asks_with_what_is_lost(
+    admin: JetStreamAdmin, stream: str, do: Command, run: Command, query_consumer: Callable[..., None]
+) -> None:
     for name in "ab":
         admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name=name)
     assert do("rm", stream, "a", "--force").out == f"consumer a of stream {stream} was deleted\n"
     assert do("rm", stream, "b", "-f", "--json").json == {"stream": stream, "consumer": "b", "deleted": True}
     assert list(admin.consumers.names(stream)) == []
-    admin.consumers.create(stream, DEFAULT_CONSUMER, durable_name="q", metadata={RUN: "r"})
+    query_consumer(stream, "q", metadata={RUN: "r"})
     refused(run("rm", stream, "q"), 2, "by which a Spark query keeps its position?")
+
+
+def test_messages_of_a_spark_query_are_not_taken_from_it(
+    admin: JetStreamAdmin, stream: str, run: Command, query_consumer: Callable[..., None]
+) -> None:
+    query_consumer(stream, "q", metadata={RUN: "r"})
+    for options in ((), ("--no-ack",)):
+        refused(run("next", stream, "q", *options), 1, f"position by consumer q of stream {stream} (option durable)")
+    refused(run("reset", stream, "q"), 2, "A Spark query keeps its position by it, and will end.")
+    assert admin.consumers.load(stream, "q").delivered.consumer_seq == 0
 
 
 # -- using --
@@ -268,6 +286,7 @@ def test_next_asks_and_answers_as_its_options_say(
     refused(run("next", stream, "c", "--max-bytes", "10"), 1, "the next message is larger than max_bytes")
     refused(run("next", stream, "c", "--delay", "1s"), 2, "--delay is for --ack nak")
     refused(run("next", stream, "c", "--ack", "nak", "--reason", "x"), 2, "--reason is for --ack term")
+    refused(run("next", stream, "c", "--ack", "no"), 2, "--ack must be one of ack, nak, term, none, not no")
     for policy, options in (
         ("overflow", ("--min-pending", 6)),
         ("overflow", ("--min-ack-pending", 1)),
@@ -277,6 +296,21 @@ def test_next_asks_and_answers_as_its_options_say(
         admin.consumers.load_or_create(stream, policy, DEFAULT_CONSUMER, **groups)
         item = ("next", stream, policy, "--group", "g", *options, "--wait", "200ms", "--no-ack", "--raw")
         assert do(*item).raw == (b"1" if "--min-ack-pending" in options else b"0")
+
+
+def test_next_settles_what_is_printed(nats_server_factory: Start) -> None:
+    denied = 'permissions: { publish: { deny: ["$JS.ACK.S.c.*.2.>"] } }'
+    users = f"users: [{{ user: u, password: p, {denied} }}]"
+    url = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}").url.replace("//", "//u:p@")
+    with JetStreamAdmin(servers=url) as admin:
+        admin.streams.create("S", subjects="s")
+        admin.consumers.create("S", "c", DEFAULT_CONSUMER, ack_wait="1h")
+        for number in range(3):
+            admin.publish("s", b"%d" % number)
+        ran = run_command("consumer", "next", "S", "c", "--count", 3, "--raw", url=url)
+        assert (ran.code, ran.raw) == (1, b"012")
+        assert "acknowledge message 2 of stream S" in ran.err
+        assert admin.consumers.load("S", "c").ack_floor.stream_seq == 1
 
 
 def test_unpin_lets_another_client_in(admin: JetStreamAdmin, stream: str, do: Command) -> None:

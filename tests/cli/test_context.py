@@ -29,12 +29,15 @@ def test_contexts_are_listed_without_their_secrets(root: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "near.json").write_text(f'{{"url": "nats://ann:{SECRET}@127.0.0.1:4222"}}')
     (folder / "broken.json").write_text("{")
+    (folder / "proxy.json").write_text(f'{{"url": "wss://a:443/{SECRET},wss://b"}}')
     (root / "context.txt").write_text("near\n")
     ran = succeed("context", "list")
     assert ran.rows[0] == ["name", "selected", "servers"]
     assert ran.rows[1][:2] == ["broken", "option"]
     assert ran.rows[2] == ["near", "yes", "nats://127.0.0.1:4222"]
-    broken, near = succeed("ctx", "ls", "--json").json
+    broken, near, proxy = succeed("ctx", "ls", "--json").json
+    assert proxy["servers"] == "wss://a:443,wss://b"
+    assert succeed("context", "show", "proxy").rows[1:] == [["servers", "wss://a:443,wss://b"]]
     assert near == {"name": "near", "selected": True, "servers": "nats://127.0.0.1:4222", "problem": ""}
     assert "is not JSON" in broken["problem"]
     shown = succeed("context", "show")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerLag, JetStreamAdmin, OriginLag
+from spark_jetstream.admin import DEFAULT_CONSUMER, ConsumerInfo, ConsumerLag, JetStreamAdmin, OriginLag
+from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command
@@ -22,14 +23,13 @@ SINCE_WHEN = "2026-03-01T12:00:00.123456789Z"
 
 
 @pytest.fixture
-def stream(name: str, admin: JetStreamAdmin, publisher: Publisher) -> str:
+def stream(name: str, admin: JetStreamAdmin, publisher: Publisher, query_consumer: Callable[..., None]) -> str:
     """Six messages: ``done`` has all, ``half`` three with one not acknowledged, ``query`` is that of a Spark query."""
     admin.streams.create(name=name, subjects=[f"{name}.*"])
     publisher.publish(Message(f"{name}.{at % 2}", b"%d" % at) for at in range(6))
     for consumer in ("done", "half"):
         admin.consumers.create(name, DEFAULT_CONSUMER, durable_name=consumer)
-    metadata = {RUN: "r", SINCE: SINCE_WHEN}
-    admin.consumers.create(name, DEFAULT_CONSUMER, durable_name="query", metadata=metadata)
+    query_consumer(name, "query", metadata={RUN: "r", SINCE: SINCE_WHEN})
     admin.consumers.next(name, "done", 6)
     admin.consumers.next(name, "half", 2)
     admin.consumers.next(name, "half", ack="nak")
@@ -182,3 +182,23 @@ def test_watch_goes_on_until_it_is_interrupted(stream: str, publisher: Publisher
             continue
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+
+
+def test_a_stream_that_is_deleted_meanwhile_does_not_count(
+    admin: JetStreamAdmin, stream: str, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.streams.create(f"{stream}0", subjects=["gone"])
+    admin.consumers.create(f"{stream}0", "c", DEFAULT_CONSUMER)
+    admin.publish("gone", b"")
+    real = Consumers.infos
+
+    def infos(self: Consumers, of: str | None = None) -> Iterator[ConsumerInfo]:
+        for info in real(self, of):
+            if info.stream_name == f"{stream}0":
+                admin.streams.delete(f"{stream}0")
+            yield info
+
+    monkeypatch.setattr(Consumers, "infos", infos)
+    ran = run("--max-age", "1d", "--max-pending", 1000)
+    assert (ran.code, ran.err) == (0, "")
+    assert {row[0] for row in ran.rows if row[0].startswith(stream)} == {stream}

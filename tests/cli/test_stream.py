@@ -205,6 +205,9 @@ def test_several_streams_are_deleted_in_turn_up_to_one_that_does_not_exist(
     assert (ran.code, "stream not found" in ran.err) == (1, True)
     assert ran.out == f"stream {named[0]} was deleted\nstream {named[1]} was deleted\n"
     assert [run("stream", "info", stream).code for stream in named] == [1, 1, 1, 0]
+    do("stream", "add", named[0], "--subjects", f"{name}.a")
+    removed = [{"stream": stream, "deleted": True} for stream in (named[0], named[3])]
+    assert do("stream", "rm", named[0], named[3], "--force", "--json").objects == removed
 
 
 def test_the_error_of_overlapping_subjects_names_the_other_streams(do: Command, run: Command, name: str) -> None:

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 import trustme
 
+from spark_jetstream.admin import AccountInfo, StreamInfo
 from spark_jetstream.client.pool import close_all
+from spark_jetstream.doctor.checks import check_stream
 from spark_jetstream.doctor.findings import within
+from spark_jetstream.doctor.permissions import Job
 from spark_jetstream.doctor.servers import check_clock
+from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
 from tests.support.client import tls_config
@@ -302,6 +306,18 @@ def test_a_stream_that_does_not_suit_the_job_is_named(nats_server: NatsServer, s
     code, findings = look(nats_server.url, "--stream", made.name, *given)
     assert trouble(findings) == {name.format(subject=made.subject): status for name, status in expected.items()}
     assert code == (1 if "failed" in trouble(findings).values() else 0)
+
+
+def test_consumers_are_limited_by_the_tier_of_the_stream() -> None:
+    """The limits of the account mean nothing where it has tiers."""
+    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 5}
+    config = {"name": "S", "subjects": ["s"], "num_replicas": 3}
+    info = StreamInfo.from_server({"config": config, "created": "2026-03-01T12:00:00Z", "state": state})
+    tiers = {name: {"limits": {"max_consumers": most}} for name, most in (("R1", 100), ("R3", 5))}
+    account = AccountInfo.from_server({"limits": {"max_consumers": 0}, "tiers": tiers, "api": {"level": 5}})
+    findings = check_stream(info, Job(("read",), "S"), account, ConnectionOptions.from_spark({}))
+    (consumers,) = (finding for finding in findings if finding.check == "consumers")
+    assert (consumers.status, consumers.said.partition(":")[0]) == ("failed", "5 of 5 (max_consumers)")
 
 
 def test_a_missing_full_sealed_or_mirrored_stream_fails(

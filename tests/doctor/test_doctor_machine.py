@@ -49,6 +49,11 @@ def test_a_java_that_spark_does_not_start_on_fails(tmp_path: Path) -> None:
         assert (finding.status, text in finding.said) == ("failed", True)
 
 
+def test_what_follows_the_address_of_a_remote_spark_is_not_shown() -> None:
+    for parameters in ("/;token=s3cret;user_id=ann", ";token=s3cret", "/s3cret"):
+        assert java({"SPARK_REMOTE": f"sc://far:443{parameters}"}, "4.3.0").said.endswith("(SPARK_REMOTE=sc://far:443)")
+
+
 # Python
 
 MINE = spark.Python("3.11.7", {"pyspark": "4.3.0", "pyarrow": "18.0.0", "nats-py": "2.16.0"}, "")

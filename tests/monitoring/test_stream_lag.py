@@ -148,6 +148,10 @@ def test_several_sources(form: Any) -> None:
     # ORDERS is read four times.
     assert [(name, each.next, each.messages) for name, each in found.items()] == [("ORDERS", 11, 30), ("RETURNS", 4, 2)]
     assert lag(form(progress_of(rate | rest))) == {}
+    # With other filters one is at its end, at an earlier sequence; of another Spark does not report the end.
+    silent = source_of(next_=5) | {"latestOffset": None}
+    apart = [source_of(next_=11, latest=11), source_of(next_=500, latest=5000), silent]
+    assert lag(form(progress_of(*apart)))["ORDERS"].messages == 4500
 
 
 def test_no_progress_yet() -> None:

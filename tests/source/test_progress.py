@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.errors import (
     ConsumerLimitReached,
     DataLossError,
@@ -276,6 +277,54 @@ def test_a_consumer_that_fits_is_taken_over_as_it_is(stream: Maker, config: dict
     made.fill(4)
     run.commit(3)
     assert left(made) == [3, 4]
+
+
+def test_a_change_by_an_administrator_does_not_end_the_run(stream: Maker) -> None:
+    """By its marks in the metadata a run knows its consumer."""
+    made = stream(retention="interest")
+    run = Run(made).begin(4, committed=2)
+
+    def metadata() -> dict[str, str]:
+        return {
+            key: value for key, value in consumer(made)["config"]["metadata"].items() if not key.startswith("_nats.")
+        }
+
+    marks = metadata()
+    assert marks.keys() == {RUN, SINCE}
+    with JetStreamAdmin(servers=made.url) as admin:
+        described = admin.describe(made.name)
+        (exported,) = described["consumers"]
+        assert "metadata" not in exported
+        for number, given in enumerate(({}, {"owner": "me"}, {"owner": "me", RUN: "of an earlier run"}), 5):
+            own = {key: value for key, value in given.items() if key != RUN}
+            changed = {**exported, "max_deliver": number, "metadata": given}
+            admin.apply(admin.plan({**described, "consumers": [changed]}))
+            assert (consumer(made)["config"]["max_deliver"], metadata()) == (number, {**marks, **own})
+            admin.consumers.update(made.name, "query", max_deliver=number + 10, metadata=given)
+            assert (consumer(made)["config"]["max_deliver"], metadata()) == (number + 10, {**marks, **own})
+            run.check()
+        # No query has seen what a copy has held.
+        copied = admin.consumers.create(made.name, admin.consumers.load(made.name, "query"), name="o", durable_name="o")
+        assert RUN not in copied.config.metadata
+    assert position(made) == 2
+
+
+def test_a_description_does_not_say_where_the_consumer_of_a_query_is(stream: Maker, old: bool) -> None:
+    """On a server that cannot move it, each commit creates it anew."""
+    made = stream(retention="interest")
+    run = Run(made).begin(6, committed=2)
+    with JetStreamAdmin(servers=made.url) as admin:
+        described = admin.describe(made.name)
+        (exported,) = described["consumers"]
+        written = {"durable_name": "query", "ack_policy": "explicit", "description": exported["description"]}
+        for number, config in enumerate((exported, written), 3):
+            run.commit(number)
+            assert not admin.plan({**described, "consumers": [config]}).changes
+            for most in (7, -1):
+                admin.apply(admin.plan({**described, "consumers": [{**config, "max_deliver": most}]}))
+                assert consumer(made)["config"]["max_deliver"] == most
+            run.check()
+            assert position(made) == number
 
 
 def test_a_consumer_that_fits_in_other_words(stream: Maker) -> None:

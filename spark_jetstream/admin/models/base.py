@@ -42,6 +42,7 @@ from spark_jetstream.options.values import (
     field_error,
     trusted,
 )
+from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
 Boolean = Annotated[bool, Flag()]
@@ -55,6 +56,9 @@ Volume = Annotated[Bytes, Size()]
 OptionalSubject = Annotated[str, Subject(optional=True)]
 
 M = TypeVar("M", bound="Model")
+
+QUERY_METADATA = frozenset({RUN, SINCE})
+"""The keys by which a Spark query marks the consumer that keeps its position (option `durable`)."""
 
 Check = tuple[Any, str]
 """Whether something is wrong, and what."""
@@ -133,9 +137,9 @@ class Model(BaseModel):
             raise ProtocolError(f"cannot {context}: {complaint(error)}") from None
 
     def body(self) -> dict[str, Any]:
-        """Return what is sent to a server: the fields that are set, unknown ones included, without its metadata."""
+        """Return what is sent to a server: the fields that are set, unknown ones included, with `users_metadata`."""
         body = self.model_dump(mode="json", exclude_unset=True)
-        metadata = without_server_metadata(body.pop("metadata", {}))
+        metadata = users_metadata(body.pop("metadata", {}))
         return {**body, "metadata": metadata} if metadata else body
 
     def changed(self: M, **changes: Any) -> M:
@@ -239,9 +243,9 @@ def complaint(error: ValidationError) -> str:
     return "; ".join(problems)
 
 
-def without_server_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata without what the server wrote, which is never sent."""
-    return {key: value for key, value in metadata.items() if not key.startswith("_nats.")}
+def users_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata without what servers and Spark queries wrote: no user changes it, or gives it to a copy."""
+    return {key: value for key, value in metadata.items() if not key.startswith("_nats.") and key not in QUERY_METADATA}
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from spark_jetstream.admin.models.base import Model, complaint, readable
+from spark_jetstream.admin.models.base import QUERY_METADATA, Model, complaint, readable
 from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig
 from spark_jetstream.admin.models.streams import ZERO, StreamConfig
 from spark_jetstream.errors import OptionError
@@ -155,7 +155,7 @@ def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> li
     given = wanted.model_dump(exclude_unset=True) if given_only else None
     if given and "filter_subject" in given:
         given["filter_subjects"] = ()
-    ignored = _servers_choice(kind, want) | _kept(wanted) | _kept(actual)
+    ignored = _servers_choice(kind, want) | _kept(wanted) | _kept(actual) | _moved(wanted) | _moved(actual)
     return [
         _judged(kind, field, _as_given(wanted, field, one), _as_given(actual, field, other))
         for name in want
@@ -173,16 +173,24 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
     have = actual.body()
     if have.get("backoff"):
         have.pop("ack_wait", None)  # it only was the first of these
-    kind, sent = type(wanted), wanted.body()
-    for name in sorted((_servers_choice(kind, effective(wanted)) | _kept(wanted)) & have.keys()):
+    kind, moved = type(wanted), _moved(actual)
+    sent = {name: value for name, value in wanted.body().items() if name not in moved}
+    for name in sorted((_servers_choice(kind, effective(wanted)) | _kept(wanted) | moved) & have.keys()):
         kept = {**sent, name: have[name]}
         # What does not fit to the rest any more is left to the server after all: a window longer than the new age.
         sent = kept if set(kind.from_server(kept).faults()) <= set(wanted.faults()) else sent
+    # Without its marks, or with earlier ones, a running query takes the consumer for that of another run, and ends.
+    marks = {key: value for key, value in getattr(actual, "metadata", {}).items() if key in QUERY_METADATA}
+    if marks:
+        sent = {**sent, "metadata": {**sent.get("metadata", {}), **marks}}
     return {**(actual.model_extra or {}), **sent}
 
 
 def merged(wanted: M, actual: M) -> M:
-    """Return ``actual`` with all that ``wanted`` sets, single metadata keys too. Raises `pydantic.ValidationError`."""
+    """Return ``actual`` with all that ``wanted`` sets. Raises `pydantic.ValidationError`.
+
+    Of metadata and parts, such as a mirror, what is not set stays; also of sources, if they have the same names.
+    """
     changes: dict[str, Any] = {}
     for name in wanted.model_fields_set:
         value, have = getattr(wanted, name), getattr(actual, name, None)
@@ -190,6 +198,8 @@ def merged(wanted: M, actual: M) -> M:
             value = {**have, **value}
         elif isinstance(value, Model) and isinstance(have, Model):
             value = merged(value, have)
+        elif name == "sources" and have and [one.name for one in value] == [one.name for one in have]:
+            value = tuple(merged(one, other) for one, other in zip(value, have, strict=True))
         changes[name] = value
     if isinstance(wanted, ConsumerConfig) and changes.keys() & {"filter_subject", "filter_subjects"}:
         changes = {"filter_subject": None, "filter_subjects": None, **changes}
@@ -218,6 +228,12 @@ def _servers_choice(kind: type[Model], want: dict[str, Any]) -> set[str]:
 def _kept(config: Model) -> set[str]:
     """Return the fields of `FOR_NEW` that a configuration does not set: an existing asset keeps its own."""
     return FOR_NEW[type(config)].keys() - config.model_fields_set
+
+
+def _moved(config: Model) -> set[str]:
+    """Return the fields that a Spark query changes of its consumer: before 2.14 a commit makes it anew, further on."""
+    marked = not QUERY_METADATA.isdisjoint(getattr(config, "metadata", ()))
+    return {"deliver_policy", "opt_start_seq"} if marked else set()
 
 
 def _implied_by_stream(config: StreamConfig, values: dict[str, Any]) -> dict[str, Any]:

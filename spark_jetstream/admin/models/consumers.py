@@ -20,7 +20,7 @@ from spark_jetstream.admin.models.base import (
     Sequence64,
     String,
     Time,
-    without_server_metadata,
+    users_metadata,
 )
 from spark_jetstream.admin.models.streams import ZERO, AnySubject, ClusterInfo, Description, Metadata, Replicas
 from spark_jetstream.options.names import Name, Subject
@@ -131,8 +131,8 @@ class ConsumerConfig(Model):
 
     @property
     def own_metadata(self) -> dict[str, str]:
-        """``metadata`` without what the server wrote."""
-        return without_server_metadata(self.metadata)
+        """``metadata`` without what the server wrote, and without the marks of a Spark query (option ``durable``)."""
+        return users_metadata(self.metadata)
 
     def changed(self, **changes: Any) -> ConsumerConfig:
         """As `Model.changed`; ``ack_wait`` goes along with ``backoff``, whose first value it is."""

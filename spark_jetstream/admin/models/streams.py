@@ -27,7 +27,7 @@ from spark_jetstream.admin.models.base import (
     String,
     Time,
     Volume,
-    without_server_metadata,
+    users_metadata,
 )
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import Choice, Size, Span, Text, Whole
@@ -220,7 +220,7 @@ class StreamConfig(Model):
     @property
     def own_metadata(self) -> dict[str, str]:
         """``metadata`` without what the server wrote."""
-        return without_server_metadata(self.metadata)
+        return users_metadata(self.metadata)
 
     def body(self) -> dict[str, Any]:
         """As `Model.body`, without a ``republish`` that has no destination."""
