@@ -465,6 +465,21 @@ def test_the_target_of_a_link_is_replaced(bucket: Bucket) -> None:
     assert change.done
 
 
+@pytest.mark.parametrize("read", [read_range, read_direct])
+@pytest.mark.parametrize("name", ["l", "a"])
+def test_a_meta_message_is_replaced_as_soon_as_the_state_of_the_stream_is_known(
+    bucket: Bucket, planned: list[ObjectGroup], name: str, read: Read
+) -> None:
+    """The new one lies beyond what the stream had then, and the old one is gone."""
+    bucket.link("l", bucket.name, "a")
+    groups = bucket.plan("l") if name == "l" else planned
+    bucket.put(("a", b"new" * 1000))
+    # The look for the meta message is read 1 for a link; for an object it follows the chunks, which are gone.
+    change = Hooked(lambda: bucket.put(("a", b"newer")), call=1 if name == "l" else 2, inner=read)
+    assert bucket.contents(*groups, read=change, together=2)[name] == b"newer"
+    assert change.done
+
+
 # The feed
 
 
