@@ -224,7 +224,9 @@ class ObjectRows:
             if bucket not in (self.bucket, origin):
                 other = stream_name(bucket)
                 context = f"read stream {other} (option objectBucket)"
-                stream, origin = _Stream(other, self.requests.stream(other, context).created), bucket
+                state = self.requests.stream(other, context)
+                # A mirror has the subjects of the bucket that it mirrors.
+                stream, origin = _Stream(other, state.created), "*" if state.mirror else bucket
             target = self._newest(stream, meta_subject(origin, name))
         except (StreamNotFound, DataLossError) as error:
             self._lost(f"{whose}, which cannot be read: {error}")

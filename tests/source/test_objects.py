@@ -480,6 +480,24 @@ def test_a_meta_message_is_replaced_as_soon_as_the_state_of_the_stream_is_known(
     assert change.done
 
 
+def test_a_link_to_a_mirror(make: Callable[[], Bucket], publisher: Publisher) -> None:
+    """The messages of a mirror have the subjects of the bucket that it mirrors."""
+    bucket, far = make(), make()
+    far.put(("t", b"there" * 1000))
+    mirror = f"{far.name}_COPY"
+    config = {"name": f"OBJ_{mirror}", "mirror": {"name": far.stream}, "storage": "memory"}
+    publisher.api(f"STREAM.CREATE.OBJ_{mirror}", config)
+    try:
+        copied = far.info()["state"]["messages"]
+        wait_until(
+            lambda: publisher.api(f"STREAM.INFO.OBJ_{mirror}")["state"]["messages"] == copied, "the mirror's messages"
+        )
+        bucket.link("l", mirror, "t")
+        assert bucket.contents() == {"l": b"there" * 1000}
+    finally:
+        publisher.api(f"STREAM.DELETE.OBJ_{mirror}")
+
+
 # The feed
 
 
