@@ -51,7 +51,7 @@ def watch(
 
     Closing the iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
     ``filters`` are subjects. After the None, it ends when no message came for ``timeout`` seconds; without ``follow``,
-    before the None.
+    before the None, at the end of the stream.
 
     Raises:
         StreamNotFound: At once: there is no such stream.
@@ -62,7 +62,8 @@ def watch(
     if timeout is not None and not timeout > 0:
         raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
     info = Streams(api).load(stream)
-    end = info.state.last_seq + 1
+    # What takes the place of a message before its turn is stored after this look.
+    end = info.state.last_seq + 1 if follow else END
     part = SequenceRange(stream, end if begin == "new" else 1, end, None, info.created, tuple(filters))
     how = settings(api)
 
