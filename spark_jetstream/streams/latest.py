@@ -70,6 +70,28 @@ def _ends_with(state: StreamSummary) -> Callable[[Connection, int], bool]:
     return lambda _, sequence: state.num_replicas == 1 or sequence > state.last_seq
 
 
+def read_to_end(
+    connect: Connect,
+    part: SequenceRange,
+    settings: PullSettings,
+    label: str,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Delivered]:
+    """Yield the messages of a range without an end, until a consumer has caught up once with the writers.
+
+    `check` is that of `RangeReader`. Raises what `read_range` raises.
+    """
+    state = Requests(connect, settings.retry_timeout).call(partial(look, part=part, first=part.first))
+    if state.last_seq < part.first:
+        return
+    batch = max(settings.batch, LEAST_BATCH)
+    policy = settings.policy(Ends.CAUGHT_UP, expires=2 * _HEARTBEAT, heartbeat=_HEARTBEAT, batch=batch)
+    confirm = _ends_with(state)
+    confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
+    reader = RangeReader(connect, part, settings, label, policy, confirm=confirm, check=check, confirming=confirming)
+    yield from reader.read()
+
+
 @dataclass(frozen=True)
 class TablePart:
     """The latest message of each subject that one of the filters `subjects` matches (empty: of all subjects).
@@ -162,7 +184,7 @@ class _TableReader:
     def _stored_since(self, first: int) -> Iterator[MessageRun]:
         """Yield all messages from a sequence on, until there are no more."""
         if not self.direct:
-            yield from self._catch_up(replace(self.part, first=first))
+            yield from read_to_end(self.connect, replace(self.part, first=first), self.settings, self.label)
             return
         # Range by range, until a range lacks no message, or the leader knows of none after it.
         stream, filters = self.part.stream, self.part.subjects or (">",)
@@ -183,17 +205,6 @@ class _TableReader:
             if not any(following):
                 return
             first = end
-
-    def _catch_up(self, part: SequenceRange) -> Iterator[Delivered]:
-        """Read a range without an end, until a consumer has caught up once with the writers."""
-        batch = max(self.settings.batch, LEAST_BATCH)
-        policy = self.settings.policy(Ends.CAUGHT_UP, expires=2 * _HEARTBEAT, heartbeat=_HEARTBEAT, batch=batch)
-        confirm = _ends_with(self._look())
-        confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
-        reader = RangeReader(
-            self.connect, part, self.settings, self.label, policy, confirm=confirm, confirming=confirming
-        )
-        return reader.read()
 
     def _look(self) -> StreamSummary:
         """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
