@@ -388,6 +388,8 @@ class ObjectUploads:
                 if newest is not None and newest.sequence != expected and newest.data == body:
                     return newest.sequence
                 if failure.overtaken:
+                    # Perhaps by an earlier try of this very message, which `newest` does not show yet.
+                    failure.settled = not in_doubt
                     raise
                 if upload is not None and not self._is_there(upload):
                     raise NotStored(
@@ -415,11 +417,11 @@ class ObjectUploads:
     def _give_up(self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool) -> None:
         """Remove the chunks of an upload, as far as that is possible now; the note names what is left.
 
-        ``settled``: no chunk of it can be stored any more. ``gone`` receives the ids that will never have chunks again.
-        With ``forget`` no other upload follows: the note is removed as well, unless it names other ids than those and
-        that of the present object.
+        ``settled``: no message of it can be stored any more; else its meta message, if that was sent, may need them.
+        ``gone`` receives the ids that will never have chunks again. With ``forget`` no other upload follows: the note
+        is removed as well, unless it names other ids than those and that of the present object.
         """
-        if not upload.note:
+        if not upload.note or (upload.offered and not settled):
             return
         try:
             self.stream.remove(chunk_subject(self._bucket, upload.nuid))
