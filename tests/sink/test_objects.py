@@ -286,6 +286,17 @@ class TestRefusals:
         with pytest.raises(RowRefused, match=r"takes messages of so few bytes .*max_msg_size 30\) that no chunk fits"):
             made.write(("c", b"x"))
 
+    @pytest.mark.parametrize("limits", [{"max_msgs_per_subject": 2}, {"max_bytes": 4 * CHUNK, "discard": "old"}])
+    def test_a_stream_that_removes_chunks(self, make: Make, limits: dict[str, Any]) -> None:
+        """It acknowledges all of them. What was there before is not replaced by a part of an object."""
+        made = make(**limits)
+        made.write(("a", content("a", 1, CHUNK)))
+        with pytest.raises(RowRefused, match=r"object 'a' .*: stream OBJ_\w+ has not kept its first chunk: a limit"):
+            made.write(("a", content("a", 2, 5 * CHUNK)), maxRetries=1)
+        if "max_bytes" not in limits:  # which takes the old object as well
+            assert made.contents() == {"a": content("a", 1, CHUNK)}
+            made.check()
+
     def test_a_server_with_small_payloads(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
         made = make(url=nats_server_factory(max_payload=4096).url)
         data = content("a", 1, 100_000)
