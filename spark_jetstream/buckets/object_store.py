@@ -120,7 +120,12 @@ def note_body(nuids: Sequence[str]) -> bytes:
 
 
 def read_note(data: bytes, subject: str) -> tuple[str, ...]:
-    """Return the ids of a note; raise `ProtocolError` for another payload."""
+    """Return the ids of a note; raise `ProtocolError` for another payload.
+
+    A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message TTL").
+    """
+    if not data:
+        return ()
     try:
         body = json_object(data)
         uploads = body["uploads"] if body["version"] == 1 else None
@@ -172,7 +177,7 @@ class ObjectStream:
 
     def nuid_of(self, meta: RawMessage | None) -> str:
         """Return the id of the chunks of the object with this meta message; "" without one."""
-        if meta is None:
+        if meta is None or not meta.data:  # none, or it has expired
             return ""
         try:
             return ObjectMeta.from_json(meta.data, self.bucket).nuid

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 from nats.js.errors import NotFoundError
 
+from spark_jetstream.buckets.object_store import note_body, note_subject
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, RowRefused, StreamNotFound
@@ -36,6 +37,7 @@ from tests.support.leaf import Linked
 from tests.support.objects import assert_only_objects, content, in_store
 from tests.support.proxy import Acks, WireProxy, answer, is_ack
 from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
 from tests.support.sinking import HEADERS, Sink, batch
 from tests.support.streams import MakeStream, Stream
 from tests.support.write_job import run_apart
@@ -217,6 +219,18 @@ class TestReaders:
         assert report.streams[bucket.name][1] == bucket.last("new")["seq"]
         assert "link" not in bucket.meta("link").get("options", {})
         bucket.check()
+
+    def test_takes_the_place_of_what_has_expired(self, make: Make) -> None:
+        """The note of a killed writer, and an object: a server with limit markers leaves an empty message of each."""
+        second = 1_000_000_000
+        made = make(max_age=second, allow_msg_ttl=True, subject_delete_marker_ttl=3600 * second)
+        note = Message(note_subject(made.bucket, "a"), note_body(["killed"]))
+        made.send(note, Message(meta_subject(made.bucket, "a"), b'{"name":"a","nuid":"n"}'))
+        wait_until(lambda: made.state()["last_seq"] == 4, "the markers")
+        made.update(max_age=0)
+        made.write(("a", b"x"))
+        assert made.contents() == {"a": b"x"}
+        made.check()
 
 
 # -- rows and buckets that cannot be --
