@@ -10,7 +10,8 @@ only subjects that have not come yet. docs/buckets.md has the promise ("The tabl
 - The reader keeps a hash of each subject (`hashing.HashSet`); nothing else grows.
 - A bucket that is deleted, or created again, is an error also where a loss is accepted.
 - A replica that lags may have messages which newer ones had replaced before the read began. The newer ones come too,
-  since the leader says that they are missing; a subject that came twice is an error.
+  since the leader says that they are missing; a subject that came twice is an error, unless the caller takes the last
+  message of each.
 - Only a consumer says where the stream ends, however fast others write (docs/buckets.md, "The table").
 
 What the readers rely on (nats-server 2.15.1: server/consumer.go, `getNextMsg`, `loopAndGatherMsgs`, `processWaiting`):
@@ -112,7 +113,8 @@ def read_table(
     """Yield the messages of `part`, deletions and purges included, each of the two parts in stream order.
 
     The names of the consumers begin with `label`. `rolled_up`: each subject has one message, whatever the stream's
-    limit is, because its writers replace the message before. Raises `DataLossError` if the stream was deleted,
+    limit is, because its writers replace the message before. Of several (in a copy of a bucket, of a replica that lags,
+    or stored during the read) the caller takes the last one. Raises `DataLossError` if the stream was deleted,
     `OutageError` if others wrote faster than this reader, and what `read_range` raises.
     """
     try:
@@ -146,8 +148,7 @@ class _TableReader:
             yield messages
         came = np.frombuffer(present, np.uint64)
         came.sort()
-        unique = not self.rolled_up or not self.direct
-        if unique and state.num_replicas > 1 and (came[1:] == came[:-1]).any():
+        if not self.rolled_up and state.num_replicas > 1 and (came[1:] == came[:-1]).any():
             raise OutageError(
                 f"stream {self.part.stream} was read from a replica that lags: it still had messages that newer ones "
                 "have replaced; read it again"
@@ -161,6 +162,9 @@ class _TableReader:
                     f"stream {self.part.stream} was written to faster than it could be read: what was stored during "
                     f"the read of its latest messages took more than {patience.seconds:.3g} s"
                 )
+            if self.rolled_up:
+                yield messages
+                continue
             hashes = subject_hashes(messages.subjects())
             rows = later.take_new(hashes)
             rows = rows[came.searchsorted(hashes[rows]) == came.searchsorted(hashes[rows], side="right")]
