@@ -265,6 +265,19 @@ def test_a_replica_that_lags_has_messages_that_were_replaced() -> None:
             list(read_part(fake.url, TablePart("S", CREATED)))
 
 
+@pytest.mark.parametrize("history", [1, 3])
+def test_a_replica_that_lags_where_the_leader_cannot_be_asked(history: int) -> None:
+    """What was stored before the read and comes after it replaces a message that came."""
+    denial = b"-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n"
+    with FakeJetStream() as fake:
+        fake.store(100, lambda sequence: "S.twice" if sequence in {50, 90} else f"S.{sequence}")
+        fake.look = lambda: fake.info(max_msgs_per_subject=history, num_replicas=3)
+        fake.lagging = [60] * (3 if history == 1 else 1)  # as many as must agree
+        fake.lies = {"STREAM.MSG.GET": lambda _: [denial]}
+        with pytest.raises(OutageError, match="stream S was read from a replica that lags: it still had"):
+            list(read_part(fake.url, TablePart("S", CREATED)))
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_lags(again: bool) -> None:
     """As it lists objects: the newer one is no reason to fail, also if another one replaces it before its turn."""
