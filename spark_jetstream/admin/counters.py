@@ -49,7 +49,7 @@ class Counters:
 
     def get(self, subject: str, *, stream: str | None = None) -> Counter:
         """Return a counter as the leader of its stream has it. Raises `MessageNotFound` if nothing was counted."""
-        name = self._stream(publish_subject(subject), stream)
+        name = self._stream((publish_subject(subject),), stream)
         last = self._messages.last(name, subject)
         return _counter(name, last.subject, last.seq, last.time, last.headers, last.data)
 
@@ -60,7 +60,7 @@ class Counters:
         of no counter.
         """
         filters = tuple(map(subject_filter, subjects))
-        info = self._streams.load(self._stream(filters[0] if filters else ">", stream))
+        info = self._streams.load(self._stream(filters or (">",), stream))
         part, how = TablePart(info.config.name, info.created, filters), settings(self._api)
         for messages in read_table(self._api.connect, part, how, LABEL):
             texts = (column().to_pylist() for column in (messages.subjects, messages.headers, messages.payloads))
@@ -81,10 +81,13 @@ class Counters:
             check_place(ack, self._api.connection.prefix, f"add to the counter {subject}", stream)
         return ack
 
-    def _stream(self, subject: str, stream: str | None) -> str:
-        names = [*self._streams.names(subject)] if stream is None else [stream_name(stream)]
+    def _stream(self, subjects: Sequence[str], stream: str | None) -> str:
+        if stream is not None:
+            return stream_name(stream)
+        names = sorted({name for subject in subjects for name in self._streams.names(subject)})
         if len(names) != 1:
-            raise OptionError(f"stream: name the stream, for {', '.join(names) or 'no stream'} captures {subject}")
+            which = ", ".join(names) or "no stream"
+            raise OptionError(f"stream: name the stream, for {which} captures {', '.join(subjects)}")
         return names[0]
 
 

@@ -159,10 +159,10 @@ class Bucket:
     ) -> Iterator[Entry | None]:
         """Return the latest revision of each key, then None once, then every change; without an end.
 
-        Every change is returned exactly once across reconnects and restarts of servers, unless the bucket, which keeps
-        ``history`` revisions of a key, removes it first. Closing the iterator ends it. ``history`` begins with all
-        revisions that the bucket keeps, ``updates_only`` with the None. After the None, it ends when no change came for
-        ``timeout`` seconds.
+        A key that changes before the None comes again before it, so that none is missing then. Every change is returned
+        exactly once across reconnects and restarts of servers, unless the bucket, which keeps ``history`` revisions of
+        a key, removes it first. Closing the iterator ends it. ``history`` begins with all revisions that the bucket
+        keeps, ``updates_only`` with the None. After the None, it ends when no change came for ``timeout`` seconds.
 
         Raises:
             DataLossError: The bucket was deleted or created again, or a server lost data that it had.

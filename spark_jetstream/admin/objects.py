@@ -287,8 +287,9 @@ class ObjectBucket:
         """Change an object's name, description, headers, metadata; return it.
 
         None leaves a field as it is, an empty value removes it. With another name, the object has both names for a
-        moment. If another writer puts an object under the old name in that moment, only this package leaves the content
-        alone. Raises `OptionError` when an object with the new name exists.
+        moment; if the process is killed then, rename it once more before either name is put or deleted, for they share
+        their content. If another writer puts an object under the old name in that moment, only this package leaves the
+        content alone. Raises `OptionError` when an object with the new name exists.
         """
         change = partial(_described, description=description, headers=_headers(headers), metadata=_metadata(metadata))
         if new_name is None or new_name == name:

@@ -1,6 +1,8 @@
 """An endless read of a stream: each message once, in order, across reconnects, restarts of servers, lost consumers.
 
-First comes what the stream has when the watch begins, then what is stored from then on. Both come from the readers of
+First comes what the stream has when the watch begins, then what is stored from then on. A message that is replaced
+before its turn is missing in the first part, and the one in its place comes in the second: so the second part begins
+before the None, which comes when a consumer has caught up with the writers. Both parts come from the readers of
 `streams.pull`, so that consumers are replaced and outages outlasted as everywhere; this module says how they pull, and
 what it asks the leader.
 """
@@ -19,10 +21,11 @@ from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.errors import ConsumerLost, DataLossError, OptionError
+from spark_jetstream.protocol.columns import Delivered
 from spark_jetstream.protocol.conventions import ADMIN_READER
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import shown
-from spark_jetstream.streams.latest import END, read_list
+from spark_jetstream.streams.latest import END, read_list, read_to_end
 from spark_jetstream.streams.pull import PullSettings, RangeReader
 from spark_jetstream.streams.session import Ends
 
@@ -47,11 +50,11 @@ def settings(api: Api, batch: int = BATCH, *, headers_only: bool = False) -> Pul
 def watch(
     api: Api, stream: str, filters: Sequence[str], begin: Begin, *, timeout: float | None = None, follow: bool = True
 ) -> Iterator[StoredMessage | None]:
-    """Return the messages of a stream in order, each once, without an end; and None once, before the first new one.
+    """Return the messages of a stream in order, each once, without an end; and None once, when all that it had came.
 
     Closing the iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
     ``filters`` are subjects. After the None, it ends when no message came for ``timeout`` seconds; without ``follow``,
-    before the None.
+    before the None, at the end of the stream.
 
     Raises:
         StreamNotFound: At once: there is no such stream.
@@ -62,7 +65,8 @@ def watch(
     if timeout is not None and not timeout > 0:
         raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
     info = Streams(api).load(stream)
-    end = info.state.last_seq + 1
+    # What takes the place of a message before its turn is stored after this look.
+    end = info.state.last_seq + 1 if follow else END
     part = SequenceRange(stream, end if begin == "new" else 1, end, None, info.created, tuple(filters))
     how = settings(api)
 
@@ -71,7 +75,8 @@ def watch(
             yield from _present(api, part, how, begin, info)
             if follow:
                 rest = replace(part, first=part.end, end=END)
-                yield from _follow(api, rest, how, info, math.inf if timeout is None else timeout)
+                idle = math.inf if timeout is None else timeout
+                yield from _follow(api, rest, how, info, idle, new=begin == "new")
         except DataLossError as error:
             raise DataLossError(
                 f"stream {stream} was deleted, or created again, while it was watched, or a server came back without "
@@ -93,9 +98,12 @@ def _present(
 
 
 def _follow(
-    api: Api, part: SequenceRange, how: PullSettings, info: StreamInfo, timeout: float
+    api: Api, part: SequenceRange, how: PullSettings, info: StreamInfo, timeout: float, *, new: bool
 ) -> Iterator[StoredMessage | None]:
-    """Return None, then what is stored, until no message came for so many seconds. ``info``: the stream before that."""
+    """Return None, then what is stored, until no message came for so many seconds.
+
+    ``info`` is the stream before that. Unless ``new``, what was stored since then comes before the None.
+    """
     last_seq, last_time = info.state.last_seq, info.state.last_ts.nanoseconds
 
     def check() -> None:
@@ -111,14 +119,21 @@ def _follow(
             # A replica lags; or the server has lost messages.
             raise ConsumerLost(f"the stream ends at sequence {state.last_seq}, before {last_seq}, which it had")
 
+    def taken(run: Delivered) -> Iterator[StoredMessage]:
+        nonlocal last_seq, last_time
+        last_seq, last_time = int(run.sequences[-1]), int(run.timestamps()[-1])
+        return stored_messages(run.frames, part.stream)
+
+    for run in () if new else read_to_end(api.connect, part, how, LABEL, check):
+        yield from taken(run)
+    part = replace(part, first=last_seq + 1)
     # The server may have no message to send for any time.
     policy = how.policy(Ends.NEVER, quiet_heartbeats=sys.maxsize, fruitless=sys.maxsize, idle=timeout)
     reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=lambda _, __: True, check=check)
     begun = False
-    for run in reader.follow():
-        if run is not None:
-            last_seq, last_time = int(run.sequences[-1]), int(run.timestamps()[-1])
-            yield from stored_messages(run.frames, part.stream)
+    for event in reader.follow():
+        if event is not None:
+            yield from taken(event)
         elif not begun:
             begun = True
             yield None

@@ -6,7 +6,8 @@ Whenever a writer is killed, readers see the old object or the new one, and no c
 2. Notes under which ids chunks of the object may be from now on: the id of the version that it replaces, its new id,
    and the ids of an earlier note, whose writers were killed or still write. The note is one message, stored only in
    place of the note that the writer read (`Nats-Expected-Last-Subject-Sequence`).
-3. Stores the chunks under the new id.
+3. Stores the chunks under the new id, and looks whether the first one is still there: the limits of the stream may
+   have removed it, whose answers do not say so.
 4. Stores the meta message, only in place of the one that it read. From here on readers see the new object, and another
    writer that noted its ids before cannot store its meta message.
 5. Removes the chunks under all other ids of the note, then the note.
@@ -47,7 +48,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE, upload_note
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
-from spark_jetstream.streams.lookup import RawMessage, last_message, nearest_stream
+from spark_jetstream.streams.lookup import RawMessage, last_message, message, nearest_stream
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,12 @@ def note_body(nuids: Sequence[str]) -> bytes:
 
 
 def read_note(data: bytes, subject: str) -> tuple[str, ...]:
-    """Return the ids of a note; raise `ProtocolError` for another payload."""
+    """Return the ids of a note; raise `ProtocolError` for another payload.
+
+    A server leaves an empty message in place of one that expired (ADR-43 "JetStream Per-Message TTL").
+    """
+    if not data:
+        return ()
     try:
         body = json_object(data)
         uploads = body["uploads"] if body["version"] == 1 else None
@@ -153,6 +159,10 @@ class ObjectStream:
         """Return the last message on a subject, None if there is none."""
         return self._call(lambda connection: last_message(connection, self.name, subject))
 
+    def has(self, sequence: int) -> bool:
+        """Return whether there is a message at a sequence."""
+        return self._call(lambda connection: message(connection, self.name, sequence)) is not None
+
     def remove(self, subject: str, last: int | None = None) -> int:
         """Remove all messages on a subject, or those up to a sequence, and return their number."""
         context = f"remove {subject} from bucket {self.bucket}"
@@ -167,7 +177,7 @@ class ObjectStream:
 
     def nuid_of(self, meta: RawMessage | None) -> str:
         """Return the id of the chunks of the object with this meta message; "" without one."""
-        if meta is None:
+        if meta is None or not meta.data:  # none, or it has expired
             return ""
         try:
             return ObjectMeta.from_json(meta.data, self.bucket).nuid
@@ -310,6 +320,13 @@ class ObjectUploads:
                 yield part
 
         upload.chunks = self._uploads.store(chunk_subject(self._bucket, upload.nuid), parts())
+        if len(upload.chunks) > 1 and not self.stream.has(upload.chunks[0]):
+            raise NotStored(
+                f"stream {self.stream.name} has not kept its first chunk: a limit has removed it "
+                "(max_msgs_per_subject, max_age, max_msgs, max_bytes), or the server has lost what it had stored",
+                Disposition.RETRY,
+                settled=True,
+            )
         meta = ObjectMeta(
             bucket=self._bucket,
             name=wanted.name,
@@ -388,6 +405,8 @@ class ObjectUploads:
                 if newest is not None and newest.sequence != expected and newest.data == body:
                     return newest.sequence
                 if failure.overtaken:
+                    # Perhaps by an earlier try of this very message, which `newest` does not show yet.
+                    failure.settled = not in_doubt
                     raise
                 if upload is not None and not self._is_there(upload):
                     raise NotStored(
@@ -415,11 +434,11 @@ class ObjectUploads:
     def _give_up(self, wanted: NewObject, upload: _Upload, settled: bool, gone: set[str], *, forget: bool) -> None:
         """Remove the chunks of an upload, as far as that is possible now; the note names what is left.
 
-        ``settled``: no chunk of it can be stored any more. ``gone`` receives the ids that will never have chunks again.
-        With ``forget`` no other upload follows: the note is removed as well, unless it names other ids than those and
-        that of the present object.
+        ``settled``: no message of it can be stored any more; else its meta message, if that was sent, may need them.
+        ``gone`` receives the ids that will never have chunks again. With ``forget`` no other upload follows: the note
+        is removed as well, unless it names other ids than those and that of the present object.
         """
-        if not upload.note:
+        if not upload.note or (upload.offered and not settled):
             return
         try:
             self.stream.remove(chunk_subject(self._bucket, upload.nuid))

@@ -68,6 +68,8 @@ def key_fault(key: str, *, filters: bool = False) -> str:
     tokens = key.split(".")
     if not all(tokens):
         return "a token between the dots is empty"
+    if filters and ">" in tokens[:-1]:
+        return "> is not the last token"
     for token in tokens:
         if not (re.fullmatch(r"[-/_=A-Za-z0-9]+", token) or (filters and token in ("*", ">"))):
             return "a character is not a letter, a digit, a dot or one of - / _ ="

@@ -64,8 +64,11 @@ class BucketColumns(Columns):
     payload: ClassVar[str] = "value"
 
 
-def rows_of(batch: pa.RecordBatch, columns: Columns, prefix: str, first_number: int) -> Rows:
-    """Return the rows of a record batch whose columns `BucketColumns.check` has checked; `prefix` begins subjects."""
+def rows_of(batch: pa.RecordBatch, columns: Columns, prefix: str, first_number: int, *, history: bool = False) -> Rows:
+    """Return the rows of a record batch whose columns `BucketColumns.check` has checked.
+
+    `prefix` begins subjects. With `history` the bucket keeps more than one revision of a key.
+    """
     count = batch.num_rows
     faults: dict[int, str] = {}
     given = columns.of(batch)
@@ -80,6 +83,10 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, prefix: str, first_number: 
             # A row with an unknown operation keeps its value: its dead letter shows it.
             removed = pa.array((operations == _DELETE) | (operations == _PURGE))
             data = pc.if_else(removed, piece(NO_BYTES), data)
+        if history and "ttl" in given:
+            # When the mark expires, the value before it is the key's again.
+            mortal = pc.and_(pa.array(operations == _DELETE), pc.not_equal(given["ttl"], "never"))
+            note(faults, mortal, "operation DELETE can have no ttl in a bucket that keeps older revisions: use PURGE")
     note(faults, pc.is_null(data), "column value is null, which only a row with operation DELETE or PURGE may be")
     lines = with_ttl_and_expected(lines, given, "expected_revision", faults)
     subject = pc.binary_join_element_wise(piece(prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES))

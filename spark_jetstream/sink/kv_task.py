@@ -66,7 +66,8 @@ class _KeyWriter(TaskWriter):
         self._created: Counter[int] = Counter()  # how often each of these rows was sent again
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
-        return rows_of(batch, self._columns, self._bucket.origin.write_prefix, first_number)
+        bucket = self._bucket
+        return rows_of(batch, self._columns, bucket.origin.write_prefix, first_number, history=bucket.history)
 
     def send(self, rows: Rows, ids: pa.BinaryArray | None) -> None:
         turns = list(rounds(rows.subject))

@@ -10,6 +10,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from spark_jetstream.buckets.kv import stream_name
@@ -303,6 +304,7 @@ def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
     if info is not None:
         state = stream_summary(info, f"read bucket {bucket.origin.bucket}")
         _check_key_stream(state, bucket)
+        bucket = replace(bucket, history=state.max_msgs_per_subject != 1)
         _warn_of_early_acks(state, check.options)
     check.dead_letters()
     return bucket

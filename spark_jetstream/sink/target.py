@@ -63,12 +63,16 @@ class Target:
 
 @dataclass(frozen=True)
 class KeyBucket(Target):
-    """A bucket to write to. `origin` is the bucket that stores the rows: the one that it mirrors, or itself."""
+    """A bucket to write to. `origin` is the bucket that stores the rows: the one that it mirrors, or itself.
+
+    `history`: it keeps more than one revision of a key; False also where the account cannot see that.
+    """
 
     option: ClassVar[str] = "bucket"
 
     name: str = ""
     origin: Origin = field(default_factory=lambda: Origin("", None, ""))
+    history: bool = False
 
     @classmethod
     def of(cls, name: str, prefix: str, mirror: Mapping[str, Any] | None = None) -> KeyBucket:

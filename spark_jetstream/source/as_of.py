@@ -87,6 +87,9 @@ def plan_past(part: TablePart, requests: Requests, state: StreamSummary, options
         probe = probe_of(requests, state.name, (), direct=part.direct)
         probe.check(state)
         following = probe.first_after(time + 1)
+        if following is None and state.num_replicas != 1:
+            # A consumer may be on a replica that lags.
+            following = probe_of(requests, state.name, (), direct=True).first_after(time + 1)
         revision = following[0] - 1 if following else state.last_seq
         fault = ""
         if time >= state.server_time:

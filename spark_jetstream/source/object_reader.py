@@ -24,10 +24,11 @@ from spark_jetstream.client.requests import Connect, Requests, info_of
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.columns import repeated
-from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
+from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.advice import READERS, Read
 from spark_jetstream.source.objects import ObjectGroup, live_objects, reads_content, refuse_large
+from spark_jetstream.streams.latest import END
 from spark_jetstream.streams.pull import PullSettings
 
 log = logging.getLogger(__name__)
@@ -223,7 +224,9 @@ class ObjectRows:
             if bucket not in (self.bucket, origin):
                 other = stream_name(bucket)
                 context = f"read stream {other} (option objectBucket)"
-                stream, origin = _Stream(other, self.requests.stream(other, context).created), bucket
+                state = self.requests.stream(other, context)
+                # A mirror has the subjects of the bucket that it mirrors.
+                stream, origin = _Stream(other, state.created), "*" if state.mirror else bucket
             target = self._newest(stream, meta_subject(origin, name))
         except (StreamNotFound, DataLossError) as error:
             self._lost(f"{whose}, which cannot be read: {error}")
@@ -238,9 +241,10 @@ class ObjectRows:
 
     def _newest(self, stream: _Stream, subject: str) -> StoredObject | None:
         """Return the meta message on a subject, None when there is none. Raise what `_planned` raises."""
-        state = self._planned(stream)
+        self._planned(stream)
         newest = None
-        part = SequenceRange(stream.name, 1, state.last_seq + 1, 1, stream.created, (subject,))
+        # Without an end: one that is stored from now on has already removed the one before it.
+        part = SequenceRange(stream.name, 1, END, 1, stream.created, (subject,))
         try:
             for messages in self.read(self.connect, part, self.settings, self.label):
                 for stored in stored_objects(messages, self.bucket):
@@ -249,8 +253,8 @@ class ObjectRows:
             self._planned(stream)
         return newest
 
-    def _planned(self, stream: _Stream) -> StreamSummary:
-        """Return the state of a stream. Raise `DataLossError` when it is gone, or was created again."""
+    def _planned(self, stream: _Stream) -> None:
+        """Note how many replicas a stream has. Raise `DataLossError` when it is gone, or was created again."""
         name, created, context = stream.name, stream.created, f"read stream {stream.name} (option objectBucket)"
         try:
             state = self.requests.call(lambda to: info_of(to, name, created, context))
@@ -259,7 +263,6 @@ class ObjectRows:
         if state.created != created:
             raise DataLossError(f"stream {name} was deleted and created again after this read was planned")
         self.replicas[name] = state.num_replicas
-        return state
 
     # Columns
 

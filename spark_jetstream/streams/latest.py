@@ -10,7 +10,8 @@ only subjects that have not come yet. docs/buckets.md has the promise ("The tabl
 - The reader keeps a hash of each subject (`hashing.HashSet`); nothing else grows.
 - A bucket that is deleted, or created again, is an error also where a loss is accepted.
 - A replica that lags may have messages which newer ones had replaced before the read began. The newer ones come too,
-  since the leader says that they are missing; a subject that came twice is an error.
+  since the leader says that they are missing; a subject that came twice is an error, unless the caller takes the last
+  message of each.
 - Only a consumer says where the stream ends, however fast others write (docs/buckets.md, "The table").
 
 What the readers rely on (nats-server 2.15.1: server/consumer.go, `getNextMsg`, `loopAndGatherMsgs`, `processWaiting`):
@@ -70,6 +71,28 @@ def _ends_with(state: StreamSummary) -> Callable[[Connection, int], bool]:
     return lambda _, sequence: state.num_replicas == 1 or sequence > state.last_seq
 
 
+def read_to_end(
+    connect: Connect,
+    part: SequenceRange,
+    settings: PullSettings,
+    label: str,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Delivered]:
+    """Yield the messages of a range without an end, until a consumer has caught up once with the writers.
+
+    `check` is that of `RangeReader`. Raises what `read_range` raises.
+    """
+    state = Requests(connect, settings.retry_timeout).call(partial(look, part=part, first=part.first))
+    if state.last_seq < part.first:
+        return
+    batch = max(settings.batch, LEAST_BATCH)
+    policy = settings.policy(Ends.CAUGHT_UP, expires=2 * _HEARTBEAT, heartbeat=_HEARTBEAT, batch=batch)
+    confirm = _ends_with(state)
+    confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
+    reader = RangeReader(connect, part, settings, label, policy, confirm=confirm, check=check, confirming=confirming)
+    yield from reader.read()
+
+
 @dataclass(frozen=True)
 class TablePart:
     """The latest message of each subject that one of the filters `subjects` matches (empty: of all subjects).
@@ -90,7 +113,8 @@ def read_table(
     """Yield the messages of `part`, deletions and purges included, each of the two parts in stream order.
 
     The names of the consumers begin with `label`. `rolled_up`: each subject has one message, whatever the stream's
-    limit is, because its writers replace the message before. Raises `DataLossError` if the stream was deleted,
+    limit is, because its writers replace the message before. Of several (in a copy of a bucket, of a replica that lags,
+    or stored during the read) the caller takes the last one. Raises `DataLossError` if the stream was deleted,
     `OutageError` if others wrote faster than this reader, and what `read_range` raises.
     """
     try:
@@ -124,12 +148,8 @@ class _TableReader:
             yield messages
         came = np.frombuffer(present, np.uint64)
         came.sort()
-        unique = not self.rolled_up or not self.direct
-        if unique and state.num_replicas > 1 and (came[1:] == came[:-1]).any():
-            raise OutageError(
-                f"stream {self.part.stream} was read from a replica that lags: it still had messages that newer ones "
-                "have replaced; read it again"
-            )
+        if not self.rolled_up and state.num_replicas > 1 and (came[1:] == came[:-1]).any():
+            raise self._lagging()
         later = HashSet()
         # A reader that takes longer for the second part than for the first one is slower than the writers.
         patience = Deadline(time.monotonic() - begun + self.settings.retry_timeout)
@@ -139,9 +159,15 @@ class _TableReader:
                     f"stream {self.part.stream} was written to faster than it could be read: what was stored during "
                     f"the read of its latest messages took more than {patience.seconds:.3g} s"
                 )
+            if self.rolled_up:
+                yield messages
+                continue
             hashes = subject_hashes(messages.subjects())
             rows = later.take_new(hashes)
-            rows = rows[came.searchsorted(hashes[rows]) == came.searchsorted(hashes[rows], side="right")]
+            known = came.searchsorted(hashes) < came.searchsorted(hashes, side="right")
+            if (known & (messages.sequences < whole.end)).any():
+                raise self._lagging()  # an account that may not ask the leader for what the first part lacks
+            rows = rows[~known[rows]]
             if len(rows):
                 yield MergedReplies((messages,), rows, messages.sequences[rows])
 
@@ -162,7 +188,7 @@ class _TableReader:
     def _stored_since(self, first: int) -> Iterator[MessageRun]:
         """Yield all messages from a sequence on, until there are no more."""
         if not self.direct:
-            yield from self._catch_up(replace(self.part, first=first))
+            yield from read_to_end(self.connect, replace(self.part, first=first), self.settings, self.label)
             return
         # Range by range, until a range lacks no message, or the leader knows of none after it.
         stream, filters = self.part.stream, self.part.subjects or (">",)
@@ -184,16 +210,11 @@ class _TableReader:
                 return
             first = end
 
-    def _catch_up(self, part: SequenceRange) -> Iterator[Delivered]:
-        """Read a range without an end, until a consumer has caught up once with the writers."""
-        batch = max(self.settings.batch, LEAST_BATCH)
-        policy = self.settings.policy(Ends.CAUGHT_UP, expires=2 * _HEARTBEAT, heartbeat=_HEARTBEAT, batch=batch)
-        confirm = _ends_with(self._look())
-        confirming = Backoff(0.02, 0.1)  # a longer pause would let the end run away
-        reader = RangeReader(
-            self.connect, part, self.settings, self.label, policy, confirm=confirm, confirming=confirming
+    def _lagging(self) -> OutageError:
+        return OutageError(
+            f"stream {self.part.stream} was read from a replica that lags: it still had messages that newer ones have "
+            "replaced; read it again"
         )
-        return reader.read()
 
     def _look(self) -> StreamSummary:
         """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""

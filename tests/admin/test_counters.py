@@ -40,6 +40,16 @@ def test_counters_are_listed_by_their_last_changes(admin: JetStreamAdmin, make_s
     assert [*admin.counters.list(f"{subject}.none")] == []
 
 
+def test_counters_of_several_streams_are_not_listed_in_part(admin: JetStreamAdmin, make_stream: Make) -> None:
+    names = sorted(make_stream(COUNTS) for _ in range(2))
+    subjects = [f"{name.lower()}.a" for name in names]
+    for subject in subjects:
+        admin.counters.increment(subject)
+    with pytest.raises(OptionError, match=f"name the stream, for {', '.join(names)} captures {', '.join(subjects)}$"):
+        next(admin.counters.list(*subjects))
+    assert [each.subject for each in admin.counters.list(*subjects, stream=names[1])] == subjects[1:]
+
+
 def test_the_values_of_sources(admin: JetStreamAdmin, make_stream: Make) -> None:
     origin = make_stream(COUNTS)
     total = make_stream({**COUNTS, "subjects": [], "sources": [{"name": origin}]})

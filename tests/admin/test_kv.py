@@ -10,7 +10,8 @@ from nats.js.api import KeyValueConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
-from spark_jetstream.admin import BucketConfig, BucketInfo, Entry, JetStreamAdmin
+from spark_jetstream.admin import BucketConfig, BucketInfo, Entry, JetStreamAdmin, StreamInfo
+from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import (
     ApiError,
@@ -270,6 +271,22 @@ def test_revisions_that_are_not_the_latest(make: MakeKv, name: str) -> None:
     bucket.delete("a")
     assert bucket.revert("a", 2) == 5
     assert [each.value for each in bucket.history("a")] == [b"1", b"2", b"1", b"", b"2"]
+
+
+def test_the_history_of_a_key_that_is_written_meanwhile(make: MakeKv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only revision goes after the look at the stream, and the new one lies beyond what the stream had then."""
+    bucket = make(history=1)
+    bucket.put("a", "old")
+    load = Streams.load
+
+    def load_before_a_put(streams: Streams, name: str) -> StreamInfo:
+        info = load(streams, name)
+        monkeypatch.setattr(Streams, "load", load)
+        bucket.put("a", "new")
+        return info
+
+    monkeypatch.setattr(Streams, "load", load_before_a_put)
+    assert [facts(each) for each in bucket.history("a")] == [("a", b"new", 2, "PUT")]
 
 
 def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:

@@ -80,6 +80,22 @@ def test_how_to_begin(make: MakeKv) -> None:
     assert [facts(each) for each in found] == [None, ("a", b"3", 6), ("e", b"x", 7)]
 
 
+@pytest.mark.parametrize("history", [True, False])
+def test_a_key_that_is_written_again_before_its_turn_comes_before_the_none(make: MakeKv, history: bool) -> None:
+    bucket = make(history=1)
+    for key in "ab":
+        bucket.put(key, "old")
+    found = bucket.watch(history=history)
+    changes = [("a", b"new", bucket.put("a", "new"))]
+    came = [facts(next(found))]
+    changes.append(("c", b"first", bucket.put("c", "first")))
+    came += [facts(next(found)) for _ in range(3)]
+    assert came == [("b", b"old", 2), *changes, None]
+    # Nothing comes a second time.
+    newer = bucket.put("a", "newer")
+    assert facts(next(found)) == ("a", b"newer", newer)
+
+
 def test_changes_made_while_keys_are_listed_survive_the_consumer(
     admin: JetStreamAdmin, make: MakeKv, publisher: Publisher, nats_server: NatsServer
 ) -> None:

@@ -18,7 +18,7 @@ from spark_jetstream.buckets.objects import chunk_subject
 from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, MessageNotFound, OptionError, OutageError
 from tests.admin.conftest import CHUNK, Made
 from tests.support.objects import content
-from tests.support.proxy import Acks, WireProxy
+from tests.support.proxy import Acks, WireProxy, answer, is_ack
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK
 
@@ -205,6 +205,37 @@ def test_a_cut_while_it_is_put(store: Made, proxy: WireProxy, behind: ObjectBuck
         cut_in_the_middle(proxy, 3, lambda: behind.put("a", once))
     assert store.objects.get("a") == content("a", 1, 2 * CHUNK)
     store.objects.put("a", b"next")  # removes what the cut has left
+    assert store.objects.get("a") == b"next"
+    store.check()
+
+
+@pytest.mark.parametrize("hidden", [{1, 2}, {1, 3}], ids=["nothing is there", "refused when it is sent again"])
+def test_a_meta_message_that_is_stored_and_not_shown_yet(
+    store: Made, proxy: WireProxy, behind: ObjectBucket, hidden: set[int]
+) -> None:
+    """As by a leader that has not applied its log yet. The chunks of an object that may be there must stay."""
+    store.objects.put("a", content("a", 1, CHUNK))
+    new = content("a", 2, 2 * CHUNK)
+    answers = acks = 0
+
+    def lose(frame: bytes) -> bytes:
+        nonlocal answers, acks
+        acks += is_ack(frame)
+        if acks == 4 and is_ack(frame):  # after those of the note and of two chunks
+            return b""
+        shown = acks < 4 or b"stream_msg_get_response" not in frame
+        answers += not shown
+        if shown or answers not in hidden:
+            return frame
+        return answer(frame, b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}')
+
+    proxy.drop(lose)
+    with pytest.raises(JetStreamError, match="cannot be read a second time"):
+        behind.put("a", iter([new]))
+    proxy.drop(None)
+    assert answers == max(hidden)
+    assert store.objects.get("a") == new
+    store.objects.put("a", b"next")
     assert store.objects.get("a") == b"next"
     store.check()
 

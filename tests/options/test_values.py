@@ -145,6 +145,7 @@ BAD: list[tuple[Kind, str, list[object]]] = [
     (BOTH, "a sequence from 1", [f'{{"A": {n}}}' for n in (2**63, "9" * 10_000)]),
     (BOTH, "must be text or pairs", [7]),
     (KEYS, "must be a key, possibly with * and >: a character is not a letter", ["a b"]),
+    (KEYS, "> is not the last token", ["a.>.b"]),
     (KEYS, "which overlap", ["a.>,a.b"]),
 ]
 

@@ -258,6 +258,23 @@ def test_creating_a_key_whose_value_is_nowhere_ends(stream: MakeStream) -> None:
         sink.write([rows])
 
 
+def test_a_deletion_cannot_expire_where_an_older_value_would_come_back(stream: MakeStream) -> None:
+    put = batch(key=["a", "b", "c"], value=[b"1", b"1", b"1"])
+    kinds = ["DELETE", "PURGE", "DELETE"]
+    rows = batch(key=["a", "b", "c"], value=[None] * 3, operation=kinds, ttl=["1s", "1s", "never"])
+    kept, last = (make_bucket(stream, allow_msg_ttl=True, max_msgs_per_subject=most) for most in (2, 1))
+    for bucket in (kept, last):
+        sink_of(bucket).write([put])
+    said = r"under key 'a' of bucket .*: operation DELETE can have no ttl in a bucket that keeps older revisions"
+    with pytest.raises(RowRefused, match=said):
+        sink_of(kept).write([rows], WriteTask("q", 2, 0))
+    assert table(kept) == {"a": b"1", "b": b"1", "c": b"1"}
+    sink_of(kept).write([rows.slice(1)], WriteTask("q", 3, 0))
+    sink_of(last).write([rows], WriteTask("q", 2, 0))
+    wait_until(lambda: (len(seen(kept)), len(seen(last))) == (3, 1), "the end of what has a ttl")
+    assert (table(kept), table(last)) == ({"a": b"1"}, {})
+
+
 def test_values_that_the_bucket_refuses_are_named_by_their_keys(stream: MakeStream) -> None:
     bucket = make_bucket(stream, max_msg_size=100)
     sink = sink_of(bucket, delivery="at-least-once")

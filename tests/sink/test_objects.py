@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 from nats.js.errors import NotFoundError
 
+from spark_jetstream.buckets.object_store import note_body, note_subject
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, RowRefused, StreamNotFound
@@ -36,6 +37,7 @@ from tests.support.leaf import Linked
 from tests.support.objects import assert_only_objects, content, in_store
 from tests.support.proxy import Acks, WireProxy, answer, is_ack
 from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
 from tests.support.sinking import HEADERS, Sink, batch
 from tests.support.streams import MakeStream, Stream
 from tests.support.write_job import run_apart
@@ -218,6 +220,18 @@ class TestReaders:
         assert "link" not in bucket.meta("link").get("options", {})
         bucket.check()
 
+    def test_takes_the_place_of_what_has_expired(self, make: Make) -> None:
+        """The note of a killed writer, and an object: a server with limit markers leaves an empty message of each."""
+        second = 1_000_000_000
+        made = make(max_age=second, allow_msg_ttl=True, subject_delete_marker_ttl=3600 * second)
+        note = Message(note_subject(made.bucket, "a"), note_body(["killed"]))
+        made.send(note, Message(meta_subject(made.bucket, "a"), b'{"name":"a","nuid":"n"}'))
+        wait_until(lambda: made.state()["last_seq"] == 4, "the markers")
+        made.update(max_age=0)
+        made.write(("a", b"x"))
+        assert made.contents() == {"a": b"x"}
+        made.check()
+
 
 # -- rows and buckets that cannot be --
 
@@ -285,6 +299,17 @@ class TestRefusals:
         made.update(max_msg_size=30)
         with pytest.raises(RowRefused, match=r"takes messages of so few bytes .*max_msg_size 30\) that no chunk fits"):
             made.write(("c", b"x"))
+
+    @pytest.mark.parametrize("limits", [{"max_msgs_per_subject": 2}, {"max_bytes": 4 * CHUNK, "discard": "old"}])
+    def test_a_stream_that_removes_chunks(self, make: Make, limits: dict[str, Any]) -> None:
+        """It acknowledges all of them. What was there before is not replaced by a part of an object."""
+        made = make(**limits)
+        made.write(("a", content("a", 1, CHUNK)))
+        with pytest.raises(RowRefused, match=r"object 'a' .*: stream OBJ_\w+ has not kept its first chunk: a limit"):
+            made.write(("a", content("a", 2, 5 * CHUNK)), maxRetries=1)
+        if "max_bytes" not in limits:  # which takes the old object as well
+            assert made.contents() == {"a": content("a", 1, CHUNK)}
+            made.check()
 
     def test_a_server_with_small_payloads(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
         made = make(url=nats_server_factory(max_payload=4096).url)

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from spark_jetstream.buckets.stream import find_bucket
 from spark_jetstream.errors import DataLossError, OptionError, PermissionDenied
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
-from spark_jetstream.source import as_of
+from spark_jetstream.source import as_of, probes, reader
+from spark_jetstream.source.probes import ConsumerProbe
 from spark_jetstream.streams.pull import look
 from spark_jetstream.testing import NatsCluster
 from tests.support import calls
@@ -372,6 +374,29 @@ def test_with_replicas_the_leader_confirms_what_could_be_gone(model: Make, monke
     monkeypatch.setattr(as_of, "message", denied)
     with pytest.raises(PermissionDenied):
         bucket.read(asOfRevision=6, keys="x")
+
+
+def test_with_replicas_the_leader_says_whether_a_time_is_later_than_all(
+    model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer on a replica that lags does not know what was stored since, and the account may not ask the leader."""
+
+    def replicated(*args: Any) -> tuple[StreamSummary, tuple[str, ...]]:
+        state, subjects = find_bucket(*args)
+        return replace(state, num_replicas=3), subjects
+
+    def denied(*_: Any, **__: Any) -> None:
+        raise PermissionDenied("no", subject="$JS.API.STREAM.MSG.GET")
+
+    bucket = model()
+    then = iso(bucket.bucket.stored_time(bucket.put("a")))
+    bucket.put("a", "b")
+    monkeypatch.setattr(reader, "find_bucket", replicated)
+    monkeypatch.setattr(ConsumerProbe, "first_after", lambda *_: None)
+    assert bucket.read(asOfTimestamp=then) == bucket.table(1)
+    monkeypatch.setattr(probes, "first_message", denied)
+    with pytest.raises(PermissionDenied):
+        bucket.read(asOfTimestamp=then)
 
 
 def test_others_write_meanwhile(model: Make) -> None:

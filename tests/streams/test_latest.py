@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -263,6 +263,39 @@ def test_a_replica_that_lags_has_messages_that_were_replaced() -> None:
         fake.leader = lambda request: (fake.messages.pop(50, None), fake.message(request))[1]
         with pytest.raises(OutageError, match="stream S was read from a replica that lags: it still had"):
             list(read_part(fake.url, TablePart("S", CREATED)))
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_a_replica_that_lags_where_the_leader_cannot_be_asked(history: int) -> None:
+    """What was stored before the read and comes after it replaces a message that came."""
+    denial = b"-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n"
+    with FakeJetStream() as fake:
+        fake.store(100, lambda sequence: "S.twice" if sequence in {50, 90} else f"S.{sequence}")
+        fake.look = lambda: fake.info(max_msgs_per_subject=history, num_replicas=3)
+        fake.lagging = [60] * (3 if history == 1 else 1)  # as many as must agree
+        fake.lies = {"STREAM.MSG.GET": lambda _: [denial]}
+        with pytest.raises(OutageError, match="stream S was read from a replica that lags: it still had"):
+            list(read_part(fake.url, TablePart("S", CREATED)))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_lags(again: bool) -> None:
+    """As it lists objects: the newer one is no reason to fail, also if another one replaces it before its turn."""
+
+    def replace_first(request: dict[str, Any]) -> dict[str, Any]:
+        fake.messages.pop(50, None)
+        if again and fake.messages.pop(90, ""):
+            fake.store(1, lambda _: "S.twice")
+        return fake.message(request)
+
+    with FakeJetStream() as fake:
+        fake.store(100, lambda sequence: "S.twice" if sequence in {50, 90} else f"S.{sequence}")
+        fake.look = lambda: fake.info(num_replicas=3)
+        fake.lagging = [60]
+        fake.leader = replace_first
+        runs = read_table(connecting(fake.url), TablePart("S", CREATED), SETTINGS, "test", rolled_up=True)
+        came = [sequence for run in runs for sequence in run.sequences.tolist()]
+    assert came == ([*range(1, 90), *range(91, 102)] if again else [*range(1, 101)])
 
 
 @pytest.mark.parametrize("history", [1, 3])

@@ -297,7 +297,9 @@ class FakeJetStream:
             self._delivered[name] += 1
             self._starts[name] = sequence + 1
             reply = ack(sequence, self._delivered[name], len(due) - at - 1, _STORED + sequence)
-            yield plain.saying(b"%d" % sequence, reply=reply), b"%d" % sequence
+            # A message keeps its subject, and comes by the subscription of the request.
+            there, data = plain._replace(to=self.messages[sequence].encode()), b"%d" % sequence
+            yield there.saying(data, reply=reply), data
 
 
 def ack(sequence: int, delivery: int, pending: int, time: object = _STORED) -> bytes:
