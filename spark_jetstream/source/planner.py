@@ -223,22 +223,24 @@ class Planner:
         # A deleted stream keeps its position, which shows that the one that is created later is another.
         deleted = {name: start.streams[name] for name in self._plans if name not in found}
         waiting |= {name: _Waiting(position, position, 0) for name, position in deleted.items()}
-        moved = any(each.start != begun.streams.get(name) for name, each in waiting.items())
+        starts = Offset({name: each.start for name, each in waiting.items()})
         if start == self._unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
             # A first batch that ends where it begins stores the beginning.
             self._unwritten = None
             return start
         available = sum(each.backlog for each in waiting.values())
-        if moved or not self._admitted(available, limited):
-            end = Offset({name: each.start if moved or each.backlog else each.end for name, each in waiting.items()})
+        if not all(_follows(each.start, begun.streams.get(name)) for name, each in waiting.items()):
+            return starts
+        if not self._admitted(available, limited):
+            end = Offset({name: each.start if each.backlog else each.end for name, each in waiting.items()})
             if end == start:
                 # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
                 self.progress.settle()
             return end
         self._waiting_since = None
         ends = self._within_limits(waiting) if limited else {name: each.end for name, each in waiting.items()}
-        splits = self._split(self._wholes(begun, Offset(ends)))
+        splits = self._split(self._wholes(starts, Offset(ends)))
         end = Offset(ends, {name: split.cuts for name, split in splits.items()})
         self._decided = end, splits
         return end
@@ -435,6 +437,11 @@ class Planner:
         starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         wholes = self._wholes(Offset(starts), Offset(ends))
         return self._tasks(wholes, self._split(wholes), {})
+
+
+def _follows(following: StreamPosition, position: StreamPosition | None) -> bool:
+    """Whether reading from one position on continues at the other: no message that is still there lies between them."""
+    return position is not None and position.created == following.created and position.next <= following.next
 
 
 def _twice(plan: Callable[[], T]) -> T:

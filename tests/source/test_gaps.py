@@ -205,6 +205,29 @@ def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
         case.planner().latest(position, limited=True)
 
 
+@pytest.mark.parametrize("given", [{}, {"maxMessagesPerTrigger": 100, "minPartitions": 3}], ids=str)
+def test_a_stream_that_goes_faster_than_it_is_read(stream: MakeStream, given: dict[str, Any]) -> None:
+    """Each look finds another gap. A query that accepts them reads what follows, of this stream and of others."""
+    s, other = stream(max_msgs=10), stream()
+    planner = driver(s.url, f"{s.name},{other.name}", failOnDataLoss="false", **given)
+    at = planner.initial()
+    assert planner.latest(at, limited=True) == at
+    for number in range(3):
+        s.fill(25)
+        other.fill(2)
+        end = planner.latest(at, limited=True)
+        parts = planner.ranges(at, end)
+        last = 25 * (number + 1)
+        assert read(s.url, parts) == {
+            s.name: list(range(last - 9, last + 1)),
+            other.name: [2 * number + 1, 2 * number + 2],
+        }
+        # Message ids name the task: when the batch runs again, each has its messages.
+        again = driver(s.url, f"{s.name},{other.name}", failOnDataLoss="false").ranges(at, end)
+        assert [(part.first, part.end) for part in again] == [(part.first, part.end) for part in parts]
+        at = end
+
+
 def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
     """They go before they are planned, and between planning and reading, where a task could count on them."""
     s = stream(allow_msg_schedules=True)
