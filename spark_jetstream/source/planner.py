@@ -229,19 +229,20 @@ class Planner:
             # A first batch that ends where it begins stores the beginning.
             self._unwritten = None
             return start
-        available = sum(each.backlog for each in waiting.values())
         if not all(_follows(each.start, begun.streams.get(name)) for name, each in waiting.items()):
             return starts
-        if not self._admitted(available, limited):
-            end = Offset({name: each.start if each.backlog else each.end for name, each in waiting.items()})
-            if end == start:
-                # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
-                self.progress.settle()
-            return end
-        self._waiting_since = None
-        ends = self._within_limits(waiting) if limited else {name: each.end for name, each in waiting.items()}
+        if not self._admitted(sum(each.backlog for each in waiting.values()), limited):
+            ends = {name: each.start if each.backlog else each.end for name, each in waiting.items()}
+        elif limited:
+            ends = self._within_limits(waiting)
+        else:
+            ends = {name: each.end for name, each in waiting.items()}
+        # What was counted as nothing may be something: also such a batch must run again with the same tasks.
         splits = self._split(self._wholes(starts, Offset(ends)))
         end = Offset(ends, {name: split.cuts for name, split in splits.items()})
+        if end == start:
+            # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
+            self.progress.settle()
         self._decided = end, splits
         return end
 
@@ -291,9 +292,11 @@ class Planner:
         if self._waiting_since is None:
             self._waiting_since = self._clock()
         # With Trigger.AvailableNow and Trigger.Once no batch waits.
-        if not limited or self._target is not None or available >= (self.options.min_messages_per_trigger or 1):
-            return True
-        return self._clock() - self._waiting_since >= self.options.max_trigger_delay
+        enough = not limited or self._target is not None or available >= (self.options.min_messages_per_trigger or 1)
+        if not enough and self._clock() - self._waiting_since < self.options.max_trigger_delay:
+            return False
+        self._waiting_since = None
+        return True
 
     def _within_limits(self, waiting: Mapping[str, _Waiting]) -> dict[str, StreamPosition]:
         options = self.options

@@ -600,6 +600,23 @@ def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None
         assert 51 < end.streams["S"].next <= 61
 
 
+def test_a_batch_that_was_counted_as_nothing_has_the_same_tasks_again() -> None:
+    """Consumers on replicas that lag count no messages where the leader has some."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        state = {**fake.info(), "state": {**fake.info()["state"], "num_deleted": 1, "messages": 99}}
+        fake.look = lambda: state
+        fake.lagging = [0, 0, 0]
+        start = Offset({"S": StreamPosition(1, CREATED)})
+        given: dict[str, Any] = {"readWith": "consumer", "maxMessagesPerTrigger": 200}
+        planner = driver(fake.url, minPartitions=4, **given)
+        end = planner.latest(start, limited=True)
+        assert (end.streams["S"].next, fake.lagging) == (101, [])
+        parts = planner.ranges(start, end)
+        assert len(parts) == 4
+        assert edges(driver(fake.url, **given).ranges(start, Offset.from_json(end.to_json()))) == edges(parts)
+
+
 # Streams that are deleted
 
 

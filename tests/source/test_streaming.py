@@ -98,7 +98,7 @@ def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
     for _ in range(30):
         s.fill(20, "noise")
         end = planner.latest(offset, limited=True)
-        assert all(part.count == 0 for part in planner.ranges(offset, end))
+        assert end == offset or all(part.count == 0 for part in planner.ranges(offset, end))
         moves += end != offset
         offset = end
         assert new_planner().latest(offset, limited=True).streams[s.name].next >= offset.streams[s.name].next
