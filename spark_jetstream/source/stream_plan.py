@@ -50,8 +50,9 @@ class StreamPlan:
         self._warned = False  # of its retention
         # The position whose last message was looked up, and the state of the stream then.
         self._verified: tuple[StreamPosition, StreamSummary] | None = None
-        # When the stream was created, and from which to below which sequence nothing matches.
-        self._unmatched = "", 0, 0
+        # When the stream was created, and from which to below which sequence nothing matches: after the position, and
+        # after the end that was found last.
+        self._unmatched: list[tuple[str, int, int]] = []
         # The position, and creation and end of the stream, when nothing that matches was found last.
         self._idle: tuple[int, str, int] | None = None
         # Where a stream that lost its tail goes back to from the last position: what is stored since was not read.
@@ -165,7 +166,7 @@ class StreamPlan:
         if missing is not None and following == position:
             # Logged once.
             log.warning("%s", missing)
-            self._unmatched = state.created, position.next, state.first_seq
+            self._unmatched = [(state.created, position.next, state.first_seq)]
         elif missing is not None and self._options.fail_on_data_loss:
             raise DataLossError(f"{missing}; set failOnDataLoss=false to go on at sequence {following.next}")
         elif missing is not None:
@@ -231,7 +232,9 @@ class StreamPlan:
         if state.last_seq < position.next or self._idle == looked_at:
             return position
         end = self.last_matching()
-        self._unmatched = state.created, end.next, max(end.next, state.last_seq + 1)
+        # A batch that ends there still begins at the position.
+        before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
+        self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
         if end.next > position.next:
             return end
         self._idle = looked_at
@@ -239,9 +242,9 @@ class StreamPlan:
 
     def _matched_up_to(self, position: StreamPosition) -> int:
         """Return `Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
-        created, first, end = self._unmatched
-        known = created == self.state.created and first <= position.next and end <= self.state.last_seq + 1
-        return end if known else 0
+        state = self.state
+        ends = [end for created, first, end in self._unmatched if created == state.created and first <= position.next]
+        return max((end for end in ends if end <= state.last_seq + 1), default=0)
 
     def backlog(self, position: StreamPosition, end: StreamPosition) -> int:
         """Return how many messages wait, only as exactly as the limits need it."""

@@ -228,6 +228,21 @@ def test_a_stream_that_goes_faster_than_it_is_read(stream: MakeStream, given: di
         at = end
 
 
+def test_a_running_query_knows_that_also_of_the_next_batch_with_rows(stream: MakeStream) -> None:
+    case = Case(stream, filtered=True)
+    case.publish("b" * 10)
+    assert case.running.latest(case.position, limited=True) == case.position
+    case.stream.purge(seq=16)
+    case.publish("ba")
+    end = case.running.latest(case.position, limited=True)
+    assert read(case.stream.url, case.running.ranges(case.position, end)) == {case.stream.name: [22]}
+    # It knows no more than that.
+    case.publish("b")
+    case.stream.purge(seq=24)
+    with pytest.raises(DataLossError, match="messages 11 to 23 of"):
+        case.running.ranges(case.position, end)
+
+
 def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
     """They go before they are planned, and between planning and reading, where a task could count on them."""
     s = stream(allow_msg_schedules=True)
