@@ -279,8 +279,10 @@ class Planner:
         if self._target is None:
             return plan.end(position)
         target = self._target.streams.get(plan.name, position)
-        if target.created != position.created or target.next <= position.next:
+        if target.created != position.created:
             return position
+        if target.next <= position.next:
+            return plan.end(position, later=False)
         lost = plan.state.followed and target.next > plan.state.last_seq + 1  # the tail, since the target was fixed
         return plan.end(position) if lost else target
 

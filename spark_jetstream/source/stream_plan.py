@@ -225,19 +225,24 @@ class StreamPlan:
             return StreamPosition(1, self.state.created)
         return StreamPosition(message[0] + 1, self.state.created, message[1])
 
-    def end(self, position: StreamPosition) -> StreamPosition:
-        """Return how far the stream could be read now; never before `position`."""
+    def end(self, position: StreamPosition, *, later: bool = True) -> StreamPosition:
+        """Return how far the stream could be read now; never before `position`.
+
+        Without `later` messages that match are left for a later run: only the position of a quiet filter may move.
+        """
         state = self.state
         looked_at = position.next, state.created, state.last_seq
-        if state.last_seq < position.next or self._idle == looked_at:
+        if state.last_seq < position.next:
             return position
-        end = self.last_matching()
-        # A batch that ends there still begins at the position.
-        before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
-        self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
-        if end.next > position.next:
-            return end
-        self._idle = looked_at
+        if self._idle != looked_at:
+            end = self.last_matching()
+            # A batch that ends there still begins at the position.
+            before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
+            self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
+            if end.next > position.next:
+                return end if later else position
+            self._idle = looked_at
+        # Also of a stream with nothing new, whose first messages go by their age.
         return idle_position(position, state, held=self._progress.holds(state, position.next)) or position
 
     def _matched_up_to(self, position: StreamPosition) -> int:

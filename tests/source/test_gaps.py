@@ -243,6 +243,34 @@ def test_a_running_query_knows_that_also_of_the_next_batch_with_rows(stream: Mak
         case.running.ranges(case.position, end)
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_now: bool) -> None:
+    """Also while nothing is stored, and in runs that end: a later run could not tell what goes from a loss."""
+    case = Case(stream, filtered=True, max_age=HOUR)
+    case.publish("b" * 10)
+    assert case.running.latest(case.position, limited=True) == case.position
+    case.stream.purge(seq=11)  # as if they had expired
+    planner = case.planner() if available_now else case.running
+    if available_now:
+        planner.prepare_available_now()
+    [(_, moved)] = run(planner, case.position)
+    assert moved.streams[case.stream.name].next == 21
+    assert read(case.stream.url, planner.ranges(case.position, moved)) == {case.stream.name: []}
+    case.stream.purge()
+    assert case.planner().latest(moved, limited=True) == moved
+
+
+def test_what_matches_later_does_not_move_the_position_of_a_run_that_ends(stream: MakeStream) -> None:
+    case = Case(stream, filtered=True, max_age=HOUR)
+    case.publish("b" * 10)
+    case.stream.purge(seq=11)
+    planner = case.planner()
+    planner.prepare_available_now()
+    case.publish("ab")
+    assert list(run(planner, case.position)) == []
+    assert planner_after(case.planner(), case.position) == [21]
+
+
 def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
     """They go before they are planned, and between planning and reading, where a task could count on them."""
     s = stream(allow_msg_schedules=True)

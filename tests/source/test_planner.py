@@ -687,11 +687,11 @@ def test_a_stream_that_is_deleted_under_a_batch(
     planned = planner.ranges(start, end)
     look_up = StreamPlan.end
 
-    def deleting(plan: StreamPlan, position: StreamPosition) -> StreamPosition:
+    def deleting(plan: StreamPlan, position: StreamPosition, **given: bool) -> StreamPosition:
         if plan.name == "T":
             api(server.url, "STREAM.DELETE.T")
             plan.probe.pending(1)
-        return look_up(plan, position)
+        return look_up(plan, position, **given)
 
     fill(server.url, "S", 10)
     monkeypatch.setattr(StreamPlan, "end", deleting)
