@@ -55,6 +55,11 @@ class StreamProbe(ABC):
         self._stream = stream
         self._filters = filters
 
+    @property
+    def certain(self) -> bool:
+        """Whether no replica that lags has the last word: what was not found is not there."""
+        return True
+
     @abstractmethod
     def check(self, state: StreamSummary) -> None:
         """Raise `JetStreamError` unless the stream, in this state, can be read the same way."""
@@ -117,6 +122,11 @@ class ConsumerProbe(StreamProbe):
         self._replicated = False
         #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
         self._left_to_stream: dict[str, Any] = {}
+
+    @property
+    def certain(self) -> bool:
+        """See `StreamProbe.certain`; only the leader knows that of a stream with several replicas."""
+        return self._gets or not self._replicated
 
     def check(self, state: StreamSummary) -> None:
         """Note what the stream is like; every stream has consumers."""

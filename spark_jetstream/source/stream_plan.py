@@ -11,6 +11,7 @@ from spark_jetstream.client.requests import Requests, settled_info
 from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
+from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.continuity import Evidence, check_continuity, contradicts, idle_position, latest_position
 from spark_jetstream.source.durable import PURGING_SERVERS, is_long
 from spark_jetstream.source.gets import Gets
@@ -27,6 +28,9 @@ from spark_jetstream.source.progress import LazyCommit
 from spark_jetstream.source.ranges import Split, Survey, cut_at, split
 
 log = logging.getLogger(__name__)
+
+# Nanoseconds for which it counts that a replica, which may lag, has found nothing.
+_DOUBTED = 5_000_000_000
 
 
 class StreamPlan:
@@ -53,8 +57,9 @@ class StreamPlan:
         # When the stream was created, and from which to below which sequence nothing matches: after the position, and
         # after the end that was found last.
         self._unmatched: list[tuple[str, int, int]] = []
-        # The position, and creation and end of the stream, when nothing that matches was found last.
-        self._idle: tuple[int, str, int] | None = None
+        # The position, and creation and end of the stream, when nothing that matches was found last; and until when, by
+        # the server's clock, that counts.
+        self._idle: tuple[tuple[int, str, int], int] | None = None
         # Where a stream that lost its tail goes back to from the last position: what is stored since was not read.
         self._back: int | None = None
 
@@ -234,14 +239,14 @@ class StreamPlan:
         looked_at = position.next, state.created, state.last_seq
         if state.last_seq < position.next:
             return position
-        if self._idle != looked_at:
+        if self._idle is None or self._idle[0] != looked_at or state.server_time >= self._idle[1]:
             end = self.last_matching()
             # A batch that ends there still begins at the position.
             before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
             self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
             if end.next > position.next:
                 return end if later else position
-            self._idle = looked_at
+            self._idle = looked_at, INT64_MAX if self.probe.certain else state.server_time + _DOUBTED
         # Also of a stream with nothing new, whose first messages go by their age.
         return idle_position(position, state, held=self._progress.holds(state, position.next)) or position
 

@@ -21,7 +21,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.units import parse_time
+from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source import durable, reader, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
@@ -43,6 +43,7 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 FILTERS: list[dict[str, Any]] = [{}, {"subjects": "S.rare"}, {"subjects": "S.rare,S.often.1"}]
 SPLITS: list[dict[str, Any]] = [{}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3}]
+DENIED = b"-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n"
 
 
 def sparse(url: str, **config: Any) -> None:
@@ -615,6 +616,25 @@ def test_a_batch_that_was_counted_as_nothing_has_the_same_tasks_again() -> None:
         parts = planner.ranges(start, end)
         assert len(parts) == 4
         assert edges(driver(fake.url, **given).ranges(start, Offset.from_json(end.to_json()))) == edges(parts)
+
+
+def test_a_replica_that_has_found_nothing_is_not_believed_for_long() -> None:
+    """Where the leader may not be asked, what waits on a quiet stream needs no new message to be read."""
+    with FakeJetStream() as fake:
+        fake.store(20)
+        now = parse_time(fake.info()["ts"])
+        fake.look = lambda: {**fake.info(num_replicas=3), "ts": rfc3339(now)}
+        fake.lies["STREAM.MSG.GET"] = lambda _: [DENIED]
+        planner = driver(fake.url, subjects="S.a", readWith="consumer")
+        at = Offset({"S": StreamPosition(11, CREATED)})
+        fake.lagging = [10]
+        assert planner.latest(at, limited=True) == at
+        looks = fake.count("CONSUMER.CREATE")
+        now += 4_000_000_000
+        assert planner.latest(at, limited=True) == at
+        assert fake.count("CONSUMER.CREATE") == looks
+        now += 1_000_000_000
+        assert planner.latest(at, limited=True).streams["S"].next == 21
 
 
 # Streams that are deleted
