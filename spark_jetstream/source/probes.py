@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _PEEK_SECONDS = 2.0
 _MIRROR_ANSWERS = 20  # one after the other, before the first pause
 _MAX_BYTES = 1 << 20
+_WITNESSES = 3  # consumers that must find nothing, where the leader cannot be asked
 
 
 class StreamProbe(ABC):
@@ -152,7 +153,7 @@ class ConsumerProbe(StreamProbe):
         """See `StreamProbe.last`."""
         last = super().last()
         if last is not None and self._by_leader(self._filters, sequence=last[0] + 1) is not None:
-            return self._by_leader(self._filters)
+            return self._by_leader(self._filters) or last
         return last
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
@@ -168,13 +169,17 @@ class ConsumerProbe(StreamProbe):
         return self.first_after(nanoseconds)
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
+        where: dict[str, Any] = {"last": True}
         if "sequence" in start:
-            found = self._ask(filters, {"start_sequence": start["sequence"]})[1]
+            where = {"start_sequence": start["sequence"]}
         elif "nanoseconds" in start:
-            found = self._ask(filters, {"start_time": rfc3339(start["nanoseconds"])})[1]
-        else:
-            found = self._ask(filters, {"last": True})[1]
-        return self._by_leader(filters, **start) if found is None else found
+            where = {"start_time": rfc3339(start["nanoseconds"])}
+        found = self._ask(filters, where)[1] or self._by_leader(filters, **start)
+        for _ in range(_WITNESSES - 1):
+            if found is not None or self.certain:
+                break
+            found = self._ask(filters, where)[1]
+        return found
 
     def _by_leader(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
         """Return what the leader of a stream with several replicas finds; None also if the account may not ask it."""

@@ -637,6 +637,30 @@ def test_a_replica_that_has_found_nothing_is_not_believed_for_long() -> None:
         assert planner.latest(at, limited=True).streams["S"].next == 21
 
 
+def test_a_time_that_a_replica_has_not_reached() -> None:
+    """Where the leader may not be asked, one consumer that finds nothing does not make the query begin at the end."""
+    with FakeJetStream() as fake:
+        fake.store(20)
+        fake.look = lambda: fake.info(num_replicas=3)
+        fake.lies["STREAM.MSG.GET"] = lambda _: [DENIED]
+        fake.lagging = [0, 0]
+        planner = driver(fake.url, readWith="consumer", startingTimestamp="2020-01-01T00:00:00Z")
+        assert planner.initial().streams["S"].next == 1
+
+
+def test_a_leader_that_cannot_be_asked_a_second_time() -> None:
+    """It has a later message, and does not say which is the last one: what the replica has counts."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.look = lambda: fake.info(num_replicas=3)
+        first = iter([True])
+        fake.lies["STREAM.MSG.GET"] = lambda honest: [honest.frames if next(first, False) else DENIED]
+        fake.lagging = [90]
+        planner = driver(fake.url, subjects="S.a", readWith="consumer")
+        start = Offset({"S": StreamPosition(51, CREATED)})
+        assert planner.latest(start, limited=True).streams["S"].next == 91
+
+
 # Streams that are deleted
 
 
