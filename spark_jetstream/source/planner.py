@@ -135,12 +135,16 @@ class Planner:
             log.warning("stream %s was deleted: the query forgets it, and has read all that it knew of", plan.name)
         del self._plans[plan.name]
 
-    def _begun(self, offset: Offset, streams: Mapping[str, StreamPosition]) -> Offset:
-        """Return an offset with those of the `streams`, if they are found ones, that it lacks, each at sequence 1."""
-        if self._selection is None:
-            return offset
-        new = {name: StreamPosition(1, at.created) for name, at in streams.items() if name not in offset.streams}
-        return Offset({**offset.streams, **new}, offset.cuts)
+    def _begun(
+        self, offset: Offset, streams: Mapping[str, StreamPosition], cuts: Mapping[str, Cuts] | None = None
+    ) -> Offset:
+        """Return an offset with those of the `streams`, if they are found ones, that it lacks, each at sequence 1.
+
+        Without a pattern the streams are found ones that the batch has `cuts` of: it was planned with a pattern.
+        """
+        found = streams if self._selection is not None else cuts or {}
+        new = {name: StreamPosition(1, streams[name].created) for name in found if name not in offset.streams}
+        return Offset({**offset.streams, **new}, offset.cuts) if new else offset
 
     def _each(self, ask: Callable[[StreamPlan], T], names: Iterable[str]) -> dict[str, T]:
         """Return what `ask` returns for each stream. It runs for several streams at a time.
@@ -338,7 +342,7 @@ class Planner:
         """
         self._resume(start)
         self._resume(end)
-        start = self._begun(start, end.streams)
+        start = self._begun(start, end.streams, end.cuts)
         wholes = self._wholes(start, end)
         if self._selection is not None:
             self._take_up(filter(self._selection.may_have, wholes))
