@@ -661,6 +661,17 @@ def test_a_leader_that_cannot_be_asked_a_second_time() -> None:
         assert planner.latest(start, limited=True).streams["S"].next == 91
 
 
+def test_a_batch_without_cuts_past_a_lost_tail() -> None:
+    """An older release has planned it, or Spark 4.0: it has no task, and the next batch notices the loss."""
+    with FakeJetStream() as fake:
+        fake.store(50)
+        start, end = (Offset({"S": StreamPosition(at, CREATED)}) for at in (51, 61))
+        planner = driver(fake.url)
+        assert planner.ranges(start, end) == []
+        with pytest.raises(DataLossError, match="was read up to sequence 60, and now ends at 50"):
+            planner.latest(end, limited=True)
+
+
 # Streams that are deleted
 
 
