@@ -86,7 +86,7 @@ def plan_past(part: TablePart, requests: Requests, state: StreamSummary, options
     if time is not None:
         probe = probe_of(requests, state.name, (), direct=part.direct)
         probe.check(state)
-        following = probe.first_after(time + 1)
+        following = probe.first_after(time + 1, state)
         revision = following[0] - 1 if following else state.last_seq
         fault = ""
         if time >= state.server_time:

@@ -85,13 +85,35 @@ class StreamProbe(ABC):
         """
         return self._find(self._filters)
 
-    def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
-        return self._find(self._filters, nanoseconds=nanoseconds)
+    def first_after(self, nanoseconds: int, state: StreamSummary) -> tuple[int, int] | None:
+        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None.
+
+        `state` is that of the stream. Where sequences are missing, servers before 2.12 may answer with a message far
+        before or after that one (seen with 2.10.26 and 2.11.11), so the probe looks for it itself.
+        """
+        if not state.num_deleted:
+            return self._since(self._filters, nanoseconds)
+        found, low, high = None, state.first_kept, state.last_seq + 1
+        while low < high:
+            middle = (low + high) // 2
+            message = self.peek(middle)
+            if message is not None and message[1] < nanoseconds:
+                low = message[0] + 1
+            else:
+                found, high = message or found, middle
+        return found
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
-        return self._find((), nanoseconds=nanoseconds)
+        """Return what the server takes for the same, of the messages on all subjects; it may be a later one.
+
+        Of those that match if the account may see no others.
+        """
+        return self._since((), nanoseconds)
+
+    def _since(self, filters: tuple[str, ...], nanoseconds: int) -> tuple[int, int] | None:
+        found = self._find(filters, nanoseconds=nanoseconds)
+        # Servers before 2.12 may answer with an earlier message where there is none.
+        return None if found is None or found[1] < nanoseconds else found
 
     @abstractmethod
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
@@ -166,7 +188,7 @@ class ConsumerProbe(StreamProbe):
                     raise
                 log.info("stream %s: %s; only messages that match are looked at", self._stream, error)
                 self._sees_all = False
-        return self.first_after(nanoseconds)
+        return self._since(self._filters, nanoseconds)
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
         where: dict[str, Any] = {"last": True}

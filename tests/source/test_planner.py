@@ -68,6 +68,7 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
     asking = Requests(connecting(s.url), 5.0)
 
     def check() -> None:
+        state = asking.stream(s.name)
         times = {sequence: s.stored_time(sequence) for sequence in s.messages}
         for filters in ((), ("0",), ("0", "1"), ("none",)):
             probe = kind(asking, s.name, tuple(f"{s.subject}.{token}" for token in filters))
@@ -85,7 +86,7 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
                 assert probe.peek(first) == min(following, default=None)
             for since in {0, *sorted(times.values())[::20], *(time + 1 for time in [*times.values()][-1:])}:
                 after = [message for message in matching if message[1] >= since]
-                assert probe.first_after(since) == min(after, default=None)
+                assert probe.first_after(since, state) == min(after, default=None)
                 assert probe.first_of_all_after(since) == min(
                     ((sequence, time) for sequence, time in times.items() if time >= since), default=None
                 )
@@ -646,6 +647,28 @@ def test_a_time_that_a_replica_has_not_reached() -> None:
         fake.lagging = [0, 0]
         planner = driver(fake.url, readWith="consumer", startingTimestamp="2020-01-01T00:00:00Z")
         assert planner.initial().streams["S"].next == 1
+
+
+@pytest.mark.parametrize("read_with", ["consumer", "direct"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_time_that_the_server_looks_for_in_the_wrong_place(read_with: str, gaps: bool) -> None:
+    """Servers before 2.12 do where sequences are missing, or nothing follows. This one names the first message."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        for sequence in range(1, 97, 7) if gaps else ():
+            del fake.messages[sequence + 1]
+        missing = 100 - len(fake.messages)
+        fake.look = lambda: {**fake.info(), "state": {**fake.info()["state"], "num_deleted": missing}}
+
+        def begin(sequence: int) -> int:
+            time = parse_time(fake.message({"seq": 1})["message"]["time"]) + sequence - 1
+            given: dict[str, Any] = {"readWith": read_with, "startingTimestamp": rfc3339(time)}
+            return driver(fake.url, **given).initial().streams["S"].next
+
+        assert begin(101) == 101
+        if gaps:
+            expected = {1: 1, 2: 3, 3: 3, 50: 50, 51: 52, 99: 99, 100: 100}
+            assert {sequence: begin(sequence) for sequence in expected} == expected
 
 
 def test_a_leader_that_cannot_be_asked_a_second_time() -> None:
