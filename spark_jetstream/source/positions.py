@@ -72,10 +72,13 @@ def ending_position(
             option="endingOffsets",
         )
     if sequence < start.next:
-        raise OptionError(
-            f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}",
-            option="endingOffsets",
+        problem = (
+            f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}"
         )
+        if options.fail_on_data_loss or sequence > state.first_kept:
+            raise OptionError(problem, option="endingOffsets")
+        log.warning("%s: all that was to be read is gone", problem)
+        return start
     return StreamPosition(sequence, state.created)
 
 
