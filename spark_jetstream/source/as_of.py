@@ -86,10 +86,10 @@ def plan_past(part: TablePart, requests: Requests, state: StreamSummary, options
     if time is not None:
         probe = probe_of(requests, state.name, (), direct=part.direct)
         probe.check(state)
-        following = probe.first_after(time + 1)
+        following = probe.first_after(time + 1, state)
         if following is None and state.num_replicas != 1:
             # A consumer may be on a replica that lags.
-            following = probe_of(requests, state.name, (), direct=True).first_after(time + 1)
+            following = probe_of(requests, state.name, (), direct=True).first_after(time + 1, state)
         revision = following[0] - 1 if following else state.last_seq
         fault = ""
         if time >= state.server_time:

@@ -135,12 +135,16 @@ class Planner:
             log.warning("stream %s was deleted: the query forgets it, and has read all that it knew of", plan.name)
         del self._plans[plan.name]
 
-    def _begun(self, offset: Offset, streams: Mapping[str, StreamPosition]) -> Offset:
-        """Return an offset with those of the `streams`, if they are found ones, that it lacks, each at sequence 1."""
-        if self._selection is None:
-            return offset
-        new = {name: StreamPosition(1, at.created) for name, at in streams.items() if name not in offset.streams}
-        return Offset({**offset.streams, **new}, offset.cuts)
+    def _begun(
+        self, offset: Offset, streams: Mapping[str, StreamPosition], cuts: Mapping[str, Cuts] | None = None
+    ) -> Offset:
+        """Return an offset with those of the `streams`, if they are found ones, that it lacks, each at sequence 1.
+
+        Without a pattern the streams are found ones that the batch has `cuts` of: it was planned with a pattern.
+        """
+        found = streams if self._selection is not None else cuts or {}
+        new = {name: StreamPosition(1, streams[name].created) for name in found if name not in offset.streams}
+        return Offset({**offset.streams, **new}, offset.cuts) if new else offset
 
     def _each(self, ask: Callable[[StreamPlan], T], names: Iterable[str]) -> dict[str, T]:
         """Return what `ask` returns for each stream. It runs for several streams at a time.
@@ -223,23 +227,26 @@ class Planner:
         # A deleted stream keeps its position, which shows that the one that is created later is another.
         deleted = {name: start.streams[name] for name in self._plans if name not in found}
         waiting |= {name: _Waiting(position, position, 0) for name, position in deleted.items()}
-        moved = any(each.start != begun.streams.get(name) for name, each in waiting.items())
+        starts = Offset({name: each.start for name, each in waiting.items()})
         if start == self._unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
             # A first batch that ends where it begins stores the beginning.
             self._unwritten = None
             return start
-        available = sum(each.backlog for each in waiting.values())
-        if moved or not self._admitted(available, limited):
-            end = Offset({name: each.start if moved or each.backlog else each.end for name, each in waiting.items()})
-            if end == start:
-                # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
-                self.progress.settle()
-            return end
-        self._waiting_since = None
-        ends = self._within_limits(waiting) if limited else {name: each.end for name, each in waiting.items()}
-        splits = self._split(self._wholes(begun, Offset(ends)))
+        if not all(_follows(each.start, begun.streams.get(name)) for name, each in waiting.items()):
+            return starts
+        if not self._admitted(sum(each.backlog for each in waiting.values()), limited):
+            ends = {name: each.start if each.backlog else each.end for name, each in waiting.items()}
+        elif limited:
+            ends = self._within_limits(waiting)
+        else:
+            ends = {name: each.end for name, each in waiting.items()}
+        # What was counted as nothing may be something: also such a batch must run again with the same tasks.
+        splits = self._split(self._wholes(starts, Offset(ends)))
         end = Offset(ends, {name: split.cuts for name, split in splits.items()})
+        if end == start:
+            # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
+            self.progress.settle()
         self._decided = end, splits
         return end
 
@@ -276,8 +283,10 @@ class Planner:
         if self._target is None:
             return plan.end(position)
         target = self._target.streams.get(plan.name, position)
-        if target.created != position.created or target.next <= position.next:
+        if target.created != position.created:
             return position
+        if target.next <= position.next:
+            return plan.end(position, later=False)
         lost = plan.state.followed and target.next > plan.state.last_seq + 1  # the tail, since the target was fixed
         return plan.end(position) if lost else target
 
@@ -289,9 +298,11 @@ class Planner:
         if self._waiting_since is None:
             self._waiting_since = self._clock()
         # With Trigger.AvailableNow and Trigger.Once no batch waits.
-        if not limited or self._target is not None or available >= (self.options.min_messages_per_trigger or 1):
-            return True
-        return self._clock() - self._waiting_since >= self.options.max_trigger_delay
+        enough = not limited or self._target is not None or available >= (self.options.min_messages_per_trigger or 1)
+        if not enough and self._clock() - self._waiting_since < self.options.max_trigger_delay:
+            return False
+        self._waiting_since = None
+        return True
 
     def _within_limits(self, waiting: Mapping[str, _Waiting]) -> dict[str, StreamPosition]:
         options = self.options
@@ -331,7 +342,7 @@ class Planner:
         """
         self._resume(start)
         self._resume(end)
-        start = self._begun(start, end.streams)
+        start = self._begun(start, end.streams, end.cuts)
         wholes = self._wholes(start, end)
         if self._selection is not None:
             self._take_up(filter(self._selection.may_have, wholes))
@@ -381,7 +392,8 @@ class Planner:
         others = {
             name: replace(whole, end=min(whole.end, found[name].state.last_seq + 1))
             for name, whole in rest.items()
-            if whole.width and name not in splits
+            # Without cuts a range that lies past the end has no task, and none that could be cut.
+            if whole.width and name not in splits and (name in end.cuts or whole.first <= found[name].state.last_seq)
         }
         splits |= self._split(others, end.cuts)
         # What went before the server counted is no message that a task misses.
@@ -435,6 +447,11 @@ class Planner:
         starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         wholes = self._wholes(Offset(starts), Offset(ends))
         return self._tasks(wholes, self._split(wholes), {})
+
+
+def _follows(following: StreamPosition, position: StreamPosition | None) -> bool:
+    """Whether reading from one position on continues at the other: no message that is still there lies between them."""
+    return position is not None and position.created == following.created and position.next <= following.next
 
 
 def _twice(plan: Callable[[], T]) -> T:

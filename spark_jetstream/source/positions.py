@@ -27,7 +27,7 @@ def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamS
                 f"startingTimestamp is in the future: the server's clock shows {rfc3339(state.server_time)}",
                 option="startingTimestamp",
             )
-        message = probe.first_after(options.starting_timestamp)
+        message = probe.first_after(options.starting_timestamp, state)
         return latest_position(state) if message is None else StreamPosition(message[0], state.created)
     starting = options.starting_offsets
     if isinstance(starting, str):
@@ -58,7 +58,7 @@ def ending_position(
     """Return where a batch read ends, by its options. Raise `OptionError`."""
     name = state.name
     if options.ending_timestamp is not None:
-        message = probe.first_after(options.ending_timestamp)
+        message = probe.first_after(options.ending_timestamp, state)
         end = latest_position(state).next if message is None else message[0]
         return StreamPosition(max(start.next, end), state.created)
     ending = options.ending_offsets
@@ -72,10 +72,13 @@ def ending_position(
             option="endingOffsets",
         )
     if sequence < start.next:
-        raise OptionError(
-            f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}",
-            option="endingOffsets",
+        problem = (
+            f"endingOffsets ends stream {name} before sequence {sequence}, but reading starts at sequence {start.next}"
         )
+        if options.fail_on_data_loss or sequence > state.first_kept:
+            raise OptionError(problem, option="endingOffsets")
+        log.warning("%s: all that was to be read is gone", problem)
+        return start
     return StreamPosition(sequence, state.created)
 
 

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _PEEK_SECONDS = 2.0
 _MIRROR_ANSWERS = 20  # one after the other, before the first pause
 _MAX_BYTES = 1 << 20
+_WITNESSES = 3  # consumers that must find nothing, where the leader cannot be asked
 
 
 class StreamProbe(ABC):
@@ -54,6 +55,11 @@ class StreamProbe(ABC):
         self._requests = requests
         self._stream = stream
         self._filters = filters
+
+    @property
+    def certain(self) -> bool:
+        """Whether no replica that lags has the last word: what was not found is not there."""
+        return True
 
     @abstractmethod
     def check(self, state: StreamSummary) -> None:
@@ -79,13 +85,35 @@ class StreamProbe(ABC):
         """
         return self._find(self._filters)
 
-    def first_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None."""
-        return self._find(self._filters, nanoseconds=nanoseconds)
+    def first_after(self, nanoseconds: int, state: StreamSummary) -> tuple[int, int] | None:
+        """Return sequence and timestamp (ns) of the first message stored at that time or later, or None.
+
+        `state` is that of the stream. Where sequences are missing, servers before 2.12 may answer with a message far
+        before or after that one (seen with 2.10.26 and 2.11.11), so the probe looks for it itself.
+        """
+        if not state.num_deleted:
+            return self._since(self._filters, nanoseconds)
+        found, low, high = None, state.first_kept, state.last_seq + 1
+        while low < high:
+            middle = (low + high) // 2
+            message = self.peek(middle)
+            if message is not None and message[1] < nanoseconds:
+                low = message[0] + 1
+            else:
+                found, high = message or found, middle
+        return found
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
-        """Return the same of the messages on all subjects, or of those that match if the account may see no others."""
-        return self._find((), nanoseconds=nanoseconds)
+        """Return what the server takes for the same, of the messages on all subjects; it may be a later one.
+
+        Of those that match if the account may see no others.
+        """
+        return self._since((), nanoseconds)
+
+    def _since(self, filters: tuple[str, ...], nanoseconds: int) -> tuple[int, int] | None:
+        found = self._find(filters, nanoseconds=nanoseconds)
+        # Servers before 2.12 may answer with an earlier message where there is none.
+        return None if found is None or found[1] < nanoseconds else found
 
     @abstractmethod
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
@@ -118,6 +146,11 @@ class ConsumerProbe(StreamProbe):
         #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
         self._left_to_stream: dict[str, Any] = {}
 
+    @property
+    def certain(self) -> bool:
+        """See `StreamProbe.certain`; only the leader knows that of a stream with several replicas."""
+        return self._gets or not self._replicated
+
     def check(self, state: StreamSummary) -> None:
         """Note what the stream is like; every stream has consumers."""
         self._replicated = state.num_replicas > 1
@@ -142,7 +175,7 @@ class ConsumerProbe(StreamProbe):
         """See `StreamProbe.last`."""
         last = super().last()
         if last is not None and self._by_leader(self._filters, sequence=last[0] + 1) is not None:
-            return self._by_leader(self._filters)
+            return self._by_leader(self._filters) or last
         return last
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
@@ -155,16 +188,20 @@ class ConsumerProbe(StreamProbe):
                     raise
                 log.info("stream %s: %s; only messages that match are looked at", self._stream, error)
                 self._sees_all = False
-        return self.first_after(nanoseconds)
+        return self._since(self._filters, nanoseconds)
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
+        where: dict[str, Any] = {"last": True}
         if "sequence" in start:
-            found = self._ask(filters, {"start_sequence": start["sequence"]})[1]
+            where = {"start_sequence": start["sequence"]}
         elif "nanoseconds" in start:
-            found = self._ask(filters, {"start_time": rfc3339(start["nanoseconds"])})[1]
-        else:
-            found = self._ask(filters, {"last": True})[1]
-        return self._by_leader(filters, **start) if found is None else found
+            where = {"start_time": rfc3339(start["nanoseconds"])}
+        found = self._ask(filters, where)[1] or self._by_leader(filters, **start)
+        for _ in range(_WITNESSES - 1):
+            if found is not None or self.certain:
+                break
+            found = self._ask(filters, where)[1]
+        return found
 
     def _by_leader(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
         """Return what the leader of a stream with several replicas finds; None also if the account may not ask it."""

@@ -250,12 +250,12 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
     """`spark.readStream.format("jetstream")`, with admission control in Spark 4.2 and newer."""
 
     streaming = True
+    # Where the next micro-batch begins, which Spark 4.0 and 4.1 do not say.
     _cursor: Offset | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint starts."""
-        self._cursor = self._existing(lambda: self.open_planner().initial())
-        return self._cursor.to_json()
+        return self._existing(lambda: self.open_planner().initial()).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a micro-batch between two offsets: the same messages whenever it is planned."""
@@ -297,11 +297,15 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """Return the end of the next micro-batch; `limit` says whether the options per trigger apply.
 
-        Spark 4.0 and 4.1 pass neither: they apply, and what was planned last in this run is the start.
+        Spark 4.0 and 4.1 pass neither: they apply, and the end that was planned last in this run is the start.
         """
         limited = limit is None or not isinstance(limit, ReadAllAvailable)
         begin = self._cursor if start is None else Offset.from_json(start)
-        return self.open_planner(resumed=start is not None).latest(begin, limited=limited).to_json()
+        end = self.open_planner(resumed=begin is not None).latest(begin, limited=limited)
+        if start is None and begin is not None:
+            # Spark runs the batch, although it plans no task if the query does not use its rows.
+            self._cursor = end
+        return end.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of a query that reads what the streams hold now and stops."""

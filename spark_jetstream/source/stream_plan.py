@@ -11,6 +11,7 @@ from spark_jetstream.client.requests import Requests, settled_info
 from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
+from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.continuity import Evidence, check_continuity, contradicts, idle_position, latest_position
 from spark_jetstream.source.durable import PURGING_SERVERS, is_long
 from spark_jetstream.source.gets import Gets
@@ -27,6 +28,9 @@ from spark_jetstream.source.progress import LazyCommit
 from spark_jetstream.source.ranges import Split, Survey, cut_at, split
 
 log = logging.getLogger(__name__)
+
+# Nanoseconds for which it counts that a replica, which may lag, has found nothing.
+_DOUBTED = 5_000_000_000
 
 
 class StreamPlan:
@@ -50,10 +54,12 @@ class StreamPlan:
         self._warned = False  # of its retention
         # The position whose last message was looked up, and the state of the stream then.
         self._verified: tuple[StreamPosition, StreamSummary] | None = None
-        # When the stream was created, and from which to below which sequence nothing matches.
-        self._unmatched = "", 0, 0
-        # The position, and creation and end of the stream, when nothing that matches was found last.
-        self._idle: tuple[int, str, int] | None = None
+        # When the stream was created, and from which to below which sequence nothing matches: after the position, and
+        # after the end that was found last.
+        self._unmatched: list[tuple[str, int, int]] = []
+        # The position, and creation and end of the stream, when nothing that matches was found last; and until when, by
+        # the server's clock, that counts.
+        self._idle: tuple[tuple[int, str, int], int] | None = None
         # Where a stream that lost its tail goes back to from the last position: what is stored since was not read.
         self._back: int | None = None
 
@@ -165,7 +171,7 @@ class StreamPlan:
         if missing is not None and following == position:
             # Logged once.
             log.warning("%s", missing)
-            self._unmatched = state.created, position.next, state.first_seq
+            self._unmatched = [(state.created, position.next, state.first_seq)]
         elif missing is not None and self._options.fail_on_data_loss:
             raise DataLossError(f"{missing}; set failOnDataLoss=false to go on at sequence {following.next}")
         elif missing is not None:
@@ -224,24 +230,31 @@ class StreamPlan:
             return StreamPosition(1, self.state.created)
         return StreamPosition(message[0] + 1, self.state.created, message[1])
 
-    def end(self, position: StreamPosition) -> StreamPosition:
-        """Return how far the stream could be read now; never before `position`."""
+    def end(self, position: StreamPosition, *, later: bool = True) -> StreamPosition:
+        """Return how far the stream could be read now; never before `position`.
+
+        Without `later` messages that match are left for a later run: only the position of a quiet filter may move.
+        """
         state = self.state
         looked_at = position.next, state.created, state.last_seq
-        if state.last_seq < position.next or self._idle == looked_at:
+        if state.last_seq < position.next:
             return position
-        end = self.last_matching()
-        self._unmatched = state.created, end.next, max(end.next, state.last_seq + 1)
-        if end.next > position.next:
-            return end
-        self._idle = looked_at
+        if self._idle is None or self._idle[0] != looked_at or state.server_time >= self._idle[1]:
+            end = self.last_matching()
+            # A batch that ends there still begins at the position.
+            before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
+            self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
+            if end.next > position.next:
+                return end if later else position
+            self._idle = looked_at, INT64_MAX if self.probe.certain else state.server_time + _DOUBTED
+        # Also of a stream with nothing new, whose first messages go by their age.
         return idle_position(position, state, held=self._progress.holds(state, position.next)) or position
 
     def _matched_up_to(self, position: StreamPosition) -> int:
         """Return `Evidence.matched_up_to` of a position; 0 when the tail was lost since."""
-        created, first, end = self._unmatched
-        known = created == self.state.created and first <= position.next and end <= self.state.last_seq + 1
-        return end if known else 0
+        state = self.state
+        ends = [end for created, first, end in self._unmatched if created == state.created and first <= position.next]
+        return max((end for end in ends if end <= state.last_seq + 1), default=0)
 
     def backlog(self, position: StreamPosition, end: StreamPosition) -> int:
         """Return how many messages wait, only as exactly as the limits need it."""

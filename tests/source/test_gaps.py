@@ -205,6 +205,72 @@ def test_a_running_query_knows_what_did_not_match(stream: MakeStream) -> None:
         case.planner().latest(position, limited=True)
 
 
+@pytest.mark.parametrize("given", [{}, {"maxMessagesPerTrigger": 100, "minPartitions": 3}], ids=str)
+def test_a_stream_that_goes_faster_than_it_is_read(stream: MakeStream, given: dict[str, Any]) -> None:
+    """Each look finds another gap. A query that accepts them reads what follows, of this stream and of others."""
+    s, other = stream(max_msgs=10), stream()
+    planner = driver(s.url, f"{s.name},{other.name}", failOnDataLoss="false", **given)
+    at = planner.initial()
+    assert planner.latest(at, limited=True) == at
+    for number in range(3):
+        s.fill(25)
+        other.fill(2)
+        end = planner.latest(at, limited=True)
+        parts = planner.ranges(at, end)
+        last = 25 * (number + 1)
+        assert read(s.url, parts) == {
+            s.name: list(range(last - 9, last + 1)),
+            other.name: [2 * number + 1, 2 * number + 2],
+        }
+        # Message ids name the task: when the batch runs again, each has its messages.
+        again = driver(s.url, f"{s.name},{other.name}", failOnDataLoss="false").ranges(at, end)
+        assert [(part.first, part.end) for part in again] == [(part.first, part.end) for part in parts]
+        at = end
+
+
+def test_a_running_query_knows_that_also_of_the_next_batch_with_rows(stream: MakeStream) -> None:
+    case = Case(stream, filtered=True)
+    case.publish("b" * 10)
+    assert case.running.latest(case.position, limited=True) == case.position
+    case.stream.purge(seq=16)
+    case.publish("ba")
+    end = case.running.latest(case.position, limited=True)
+    assert read(case.stream.url, case.running.ranges(case.position, end)) == {case.stream.name: [22]}
+    # It knows no more than that.
+    case.publish("b")
+    case.stream.purge(seq=24)
+    with pytest.raises(DataLossError, match="messages 11 to 23 of"):
+        case.running.ranges(case.position, end)
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_now: bool) -> None:
+    """Also while nothing is stored, and in runs that end: a later run could not tell what goes from a loss."""
+    case = Case(stream, filtered=True, max_age=HOUR)
+    case.publish("b" * 10)
+    assert case.running.latest(case.position, limited=True) == case.position
+    case.stream.purge(seq=11)  # as if they had expired
+    planner = case.planner() if available_now else case.running
+    if available_now:
+        planner.prepare_available_now()
+    [(_, moved)] = run(planner, case.position)
+    assert moved.streams[case.stream.name].next == 21
+    assert read(case.stream.url, planner.ranges(case.position, moved)) == {case.stream.name: []}
+    case.stream.purge()
+    assert case.planner().latest(moved, limited=True) == moved
+
+
+def test_what_matches_later_does_not_move_the_position_of_a_run_that_ends(stream: MakeStream) -> None:
+    case = Case(stream, filtered=True, max_age=HOUR)
+    case.publish("b" * 10)
+    case.stream.purge(seq=11)
+    planner = case.planner()
+    planner.prepare_available_now()
+    case.publish("ab")
+    assert list(run(planner, case.position)) == []
+    assert planner_after(case.planner(), case.position) == [21]
+
+
 def test_schedules_that_were_published_are_not_lost(stream: MakeStream) -> None:
     """They go before they are planned, and between planning and reading, where a task could count on them."""
     s = stream(allow_msg_schedules=True)

@@ -533,6 +533,11 @@ def test_fail_on_data_loss_false_should_not_return_duplicated_records(stream: Ma
     s.purge(seq=11)
     options = {"servers": s.url, "stream": s.name, "startingOffsets": json.dumps({s.name: 3})}
     assert calls.sequences(mode, {**options, "failOnDataLoss": "false"}) == between(11, 21)
+    if mode == "b":
+        # All of them: nothing is left to read, which is the same loss.
+        for end in (6, 11, 12):
+            bounds = {**options, "endingOffsets": json.dumps({s.name: end}), "failOnDataLoss": "false"}
+            assert calls.sequences(mode, bounds) == between(11, end)
     kept = "the first message kept has sequence 11; set failOnDataLoss to false to begin there"
     with pytest.raises(OptionError, match=f"begins stream {s.name} at sequence 3, but {kept}"):
         calls.sequences(mode, options)

@@ -21,7 +21,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.units import parse_time
+from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source import durable, reader, stream_plan
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
@@ -43,6 +43,7 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 FILTERS: list[dict[str, Any]] = [{}, {"subjects": "S.rare"}, {"subjects": "S.rare,S.often.1"}]
 SPLITS: list[dict[str, Any]] = [{}, {"minPartitions": 5}, {"maxMessagesPerPartition": 3}]
+DENIED = b"-ERR 'Permissions Violation for Publish to \"$JS.API.STREAM.MSG.GET.S\"'\r\n"
 
 
 def sparse(url: str, **config: Any) -> None:
@@ -67,6 +68,7 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
     asking = Requests(connecting(s.url), 5.0)
 
     def check() -> None:
+        state = asking.stream(s.name)
         times = {sequence: s.stored_time(sequence) for sequence in s.messages}
         for filters in ((), ("0",), ("0", "1"), ("none",)):
             probe = kind(asking, s.name, tuple(f"{s.subject}.{token}" for token in filters))
@@ -84,7 +86,7 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
                 assert probe.peek(first) == min(following, default=None)
             for since in {0, *sorted(times.values())[::20], *(time + 1 for time in [*times.values()][-1:])}:
                 after = [message for message in matching if message[1] >= since]
-                assert probe.first_after(since) == min(after, default=None)
+                assert probe.first_after(since, state) == min(after, default=None)
                 assert probe.first_of_all_after(since) == min(
                     ((sequence, time) for sequence, time in times.items() if time >= since), default=None
                 )
@@ -600,6 +602,99 @@ def test_a_lagging_replica_does_not_make_a_batch_larger_than_its_limit() -> None
         assert 51 < end.streams["S"].next <= 61
 
 
+def test_a_batch_that_was_counted_as_nothing_has_the_same_tasks_again() -> None:
+    """Consumers on replicas that lag count no messages where the leader has some."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        state = {**fake.info(), "state": {**fake.info()["state"], "num_deleted": 1, "messages": 99}}
+        fake.look = lambda: state
+        fake.lagging = [0, 0, 0]
+        start = Offset({"S": StreamPosition(1, CREATED)})
+        given: dict[str, Any] = {"readWith": "consumer", "maxMessagesPerTrigger": 200}
+        planner = driver(fake.url, minPartitions=4, **given)
+        end = planner.latest(start, limited=True)
+        assert (end.streams["S"].next, fake.lagging) == (101, [])
+        parts = planner.ranges(start, end)
+        assert len(parts) == 4
+        assert edges(driver(fake.url, **given).ranges(start, Offset.from_json(end.to_json()))) == edges(parts)
+
+
+def test_a_replica_that_has_found_nothing_is_not_believed_for_long() -> None:
+    """Where the leader may not be asked, what waits on a quiet stream needs no new message to be read."""
+    with FakeJetStream() as fake:
+        fake.store(20)
+        now = parse_time(fake.info()["ts"])
+        fake.look = lambda: {**fake.info(num_replicas=3), "ts": rfc3339(now)}
+        fake.lies["STREAM.MSG.GET"] = lambda _: [DENIED]
+        planner = driver(fake.url, subjects="S.a", readWith="consumer")
+        at = Offset({"S": StreamPosition(11, CREATED)})
+        fake.lagging = [10]
+        assert planner.latest(at, limited=True) == at
+        looks = fake.count("CONSUMER.CREATE")
+        now += 4_000_000_000
+        assert planner.latest(at, limited=True) == at
+        assert fake.count("CONSUMER.CREATE") == looks
+        now += 1_000_000_000
+        assert planner.latest(at, limited=True).streams["S"].next == 21
+
+
+def test_a_time_that_a_replica_has_not_reached() -> None:
+    """Where the leader may not be asked, one consumer that finds nothing does not make the query begin at the end."""
+    with FakeJetStream() as fake:
+        fake.store(20)
+        fake.look = lambda: fake.info(num_replicas=3)
+        fake.lies["STREAM.MSG.GET"] = lambda _: [DENIED]
+        fake.lagging = [0, 0]
+        planner = driver(fake.url, readWith="consumer", startingTimestamp="2020-01-01T00:00:00Z")
+        assert planner.initial().streams["S"].next == 1
+
+
+@pytest.mark.parametrize("read_with", ["consumer", "direct"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_time_that_the_server_looks_for_in_the_wrong_place(read_with: str, gaps: bool) -> None:
+    """Servers before 2.12 do where sequences are missing, or nothing follows. This one names the first message."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        for sequence in range(1, 97, 7) if gaps else ():
+            del fake.messages[sequence + 1]
+        missing = 100 - len(fake.messages)
+        fake.look = lambda: {**fake.info(), "state": {**fake.info()["state"], "num_deleted": missing}}
+
+        def begin(sequence: int) -> int:
+            time = parse_time(fake.message({"seq": 1})["message"]["time"]) + sequence - 1
+            given: dict[str, Any] = {"readWith": read_with, "startingTimestamp": rfc3339(time)}
+            return driver(fake.url, **given).initial().streams["S"].next
+
+        assert begin(101) == 101
+        if gaps:
+            expected = {1: 1, 2: 3, 3: 3, 50: 50, 51: 52, 99: 99, 100: 100}
+            assert {sequence: begin(sequence) for sequence in expected} == expected
+
+
+def test_a_leader_that_cannot_be_asked_a_second_time() -> None:
+    """It has a later message, and does not say which is the last one: what the replica has counts."""
+    with FakeJetStream() as fake:
+        fake.store(100)
+        fake.look = lambda: fake.info(num_replicas=3)
+        first = iter([True])
+        fake.lies["STREAM.MSG.GET"] = lambda honest: [honest.frames if next(first, False) else DENIED]
+        fake.lagging = [90]
+        planner = driver(fake.url, subjects="S.a", readWith="consumer")
+        start = Offset({"S": StreamPosition(51, CREATED)})
+        assert planner.latest(start, limited=True).streams["S"].next == 91
+
+
+def test_a_batch_without_cuts_past_a_lost_tail() -> None:
+    """An older release has planned it, or Spark 4.0: it has no task, and the next batch notices the loss."""
+    with FakeJetStream() as fake:
+        fake.store(50)
+        start, end = (Offset({"S": StreamPosition(at, CREATED)}) for at in (51, 61))
+        planner = driver(fake.url)
+        assert planner.ranges(start, end) == []
+        with pytest.raises(DataLossError, match="was read up to sequence 60, and now ends at 50"):
+            planner.latest(end, limited=True)
+
+
 # Streams that are deleted
 
 
@@ -670,11 +765,11 @@ def test_a_stream_that_is_deleted_under_a_batch(
     planned = planner.ranges(start, end)
     look_up = StreamPlan.end
 
-    def deleting(plan: StreamPlan, position: StreamPosition) -> StreamPosition:
+    def deleting(plan: StreamPlan, position: StreamPosition, **given: bool) -> StreamPosition:
         if plan.name == "T":
             api(server.url, "STREAM.DELETE.T")
             plan.probe.pending(1)
-        return look_up(plan, position)
+        return look_up(plan, position, **given)
 
     fill(server.url, "S", 10)
     monkeypatch.setattr(StreamPlan, "end", deleting)

@@ -496,6 +496,21 @@ def test_a_checkpoint_and_other_options(server: NatsServer, caplog: pytest.LogCa
     assert query.rest() == {"A_2": [1, 2]}
 
 
+def test_a_batch_that_was_planned_with_a_pattern_and_runs_with_names(server: NatsServer) -> None:
+    """What the pattern had found is not passed over, whatever the position of a stream that option stream adds."""
+    create(server.url, "A_1")
+    query = Finder(server)
+    fill(server.url, "A_1", 2)
+    query.rest()
+    create(server.url, "A_2")
+    fill(server.url, "A_2", 3)
+    end = query.plan()
+    query.restart(streamPattern=None, stream="A_1,A_2", startingOffsets="latest")
+    assert query.take(end) == {"A_2": [1, 2, 3]}
+    fill(server.url, "A_2", 1)
+    assert query.rest() == {"A_2": [4]}
+
+
 def test_work_queues_need_an_option_of_their_own(server: NatsServer) -> None:
     create(server.url, "A_1", retention="workqueue", allow_direct=True)
     fill(server.url, "A_1", 3)

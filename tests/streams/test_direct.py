@@ -100,10 +100,11 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     found = some(read)
     assert consumers(server.url, "S") == []
     assert found + sequences(read) == ALL
-    view = DirectProbe(Requests(connecting(server.url), 5.0), "S", ("S.a",))
+    asking = Requests(connecting(server.url), 5.0)
+    view = DirectProbe(asking, "S", ("S.a",))
     assert (view.pending(1), view.pending(COUNT + 1)) == (COUNT, 0)
     assert [view.peek(5), view.last()] != [None, None]
-    assert view.first_after(0) is not None
+    assert view.first_after(0, asking.stream("S")) is not None
     assert (consumers(server.url, "S"), made()) == ([], 0)
     # The server does say when one is made.
     assert sequences(pulls(server.url, part_of(server.url, "S"))) == ALL
