@@ -1,7 +1,7 @@
 """Checks on the driver before the first row is written, of the stream or bucket that the options name.
 
-What a publisher's permissions do not let it see is not checked, except what delivery exactly-once and the columns
-schedule and atomic_group need.
+What a publisher's permissions do not let it see, and what no server can show during an election, is not checked, except
+what delivery exactly-once and the columns schedule and atomic_group need.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
     SchemaError,
+    ServerBusy,
     StreamExists,
     StreamNotFound,
 )
@@ -137,20 +138,23 @@ class _Check:
         self.requests = Requests(connect, patience)
 
     def visible(self, read: Callable[[], T], needed: str = "") -> T | None:
-        """Return what `read` returns, None if the server does not let the account see it.
+        """Return what `read` returns, None if the server does not let the account see it, or cannot show it now.
 
         `needed` says what has to be seen all the same, in the `DeliveryError` that is raised then. Also raises if
-        acknowledgements can never arrive: the inbox is forbidden, or the JetStream domain does not exist.
+        acknowledgements can never arrive: the inbox is forbidden, or the JetStream domain does not exist; and in an
+        election if rows go to a bucket, whose own configuration says where that is.
         """
         try:
             return read()
-        except (PermissionDenied, NoResponders, RequestTimeout) as error:
+        except (PermissionDenied, NoResponders, RequestTimeout, ServerBusy) as error:
             if needed:
                 raise DeliveryError(f"{needed}: {error}") from None
             inboxes = f"{self.options.connection.inbox_prefix}."
             if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
                 raise
             if isinstance(error, NoResponders) and self.options.connection.domain is not None:
+                raise
+            if isinstance(error, ServerBusy) and self.options.bucket is not None:
                 raise
             log.info("not checked before writing: %s", error)
             return None

@@ -7,6 +7,7 @@ test's stream and `<s>` for what its subjects begin with.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import uuid
@@ -27,6 +28,7 @@ from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import find_server_binary
 from tests.conftest import SparkLog
 from tests.support.calls import refusal_of, store, writer_of
+from tests.support.proxy import WireProxy, answer
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
@@ -510,6 +512,26 @@ SHORT = (
     "retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window longer or set delivery to "
     "exactly-once"
 )
+
+
+@pytest.mark.parametrize("mode", ["b", "s"])
+def test_an_election_at_the_start_ends_no_query(make: MakeStream, caplog: pytest.LogCaptureFixture, mode: str) -> None:
+    """Nobody can show the streams for longer than connecting may take; the rows wait as long as an outage may last."""
+    s = make()
+    error = {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}
+
+    def leaderless(frame: bytes) -> bytes:
+        shown = re.search(rb"io\.nats\.jetstream\.api\.v1\.stream_(info|names)_response", frame)
+        return answer(frame, json.dumps({"type": shown[0].decode(), "error": error}).encode()) if shown else frame
+
+    frame = rows(s)
+    with WireProxy(s.url) as proxy:
+        proxy.drop(leaderless)
+        options = settings(s, {**HERE, "deadLetterSubject": "<s>.dead", "connectTimeout": "300ms"})
+        store(writer_of(mode, {**options, "servers": proxy.url}, frame.schema), [frame])
+        close_all()
+    assert s.state()["messages"] == 3
+    assert "not checked before writing: cannot read stream" in caplog.text
 
 
 def test_a_short_duplicate_window_is_warned_of(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
