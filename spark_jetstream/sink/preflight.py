@@ -52,7 +52,9 @@ _SETTINGS = {
     "atomic_group": "allow_atomic",
 }
 _NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would store as plain messages
-_COUNTING_SERVERS = (2, 12, 0)  # older ones would store increments as messages without payload
+#: Columns and the oldest servers that know them; before that a server stores an increment as a message without payload,
+#: and a message with a TTL for good.
+_SERVERS = {"incr": (2, 12, 0), "ttl": (2, 11, 0)}
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
@@ -62,13 +64,14 @@ _warned: set[tuple[str, str]] = set()
 def check_start(connect: Connect, options: SinkOptions, columns: Collection[str] = ()) -> KeyBucket:
     """Check the streams or the bucket that a write goes to, and create the ledger if delivery exactly-once needs one.
 
-    `columns` are the names of the columns of rows for subjects: some of them need a setting of the stream.
+    `columns` are the names of the columns of rows for messages: some of them need a setting of the stream, or a server
+    that knows them.
     Return the Key-Value bucket, without a name for a write to something else. A bucket that the account cannot see
     counts as one that is no mirror. Raises `OptionError` if the options do not fit the stream, `DeliveryError` if
     exactly-once is not possible, `SchemaError` for a column that the server is too old for, `StreamNotFound`, and what
     `connect` raises.
     """
-    needs = frozenset(columns).intersection(_SETTINGS)
+    needs = frozenset(columns).intersection({*_SETTINGS, *_SERVERS})
     _check_columns(options, needs)
     checked, bucket = _checked.get((options, needs), (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
@@ -78,9 +81,10 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     times = options.connection
     starts = checked is None and not options.streaming
     connection = connect(times.connect_timeout if starts else times.retry_timeout)
-    if "incr" in needs and connection.server_version < _COUNTING_SERVERS:
-        version = ".".join(map(str, connection.server_version))
-        raise SchemaError(f'column "incr" needs nats-server 2.12, and this one is {version}')
+    for column, (major, minor, patch) in _SERVERS.items():
+        if column in needs and connection.server_version < (major, minor, patch):
+            version = ".".join(map(str, connection.server_version))
+            raise SchemaError(f'column "{column}" needs nats-server {major}.{minor}, and this one is {version}')
     # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them.
     brief = starts or (checked is None and options.delivery != "exactly-once" and not needs & _NEW)
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
@@ -222,7 +226,7 @@ class _Check:
 
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
-    named = sorted(needs - {"incr"})
+    named = sorted(needs - _SERVERS.keys())
     if named and options.stream is None:
         raise OptionError(f'option stream must name the stream for column "{named[0]}"', option="stream")
     if "rollup" in needs and options.delivery == "exactly-once":
@@ -268,7 +272,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
             f"{', '.join(state.subjects)})",
             option="subject",
         )
-    for column in sorted(needs):
+    for column in sorted(needs & _SETTINGS.keys()):
         setting = _SETTINGS[column]
         if not getattr(state, setting):
             edit = f"set {setting} on it (spark-jetstream stream edit {name} --{setting.replace('_', '-')})"

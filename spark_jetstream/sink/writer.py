@@ -90,7 +90,9 @@ class _Sink:
         """Check columns and server. Return the function that stores the rows of a task."""
         if self.options.bucket is not None:
             keyed = BucketColumns.check(self.fields)
-            return functools.partial(write_bucket, columns=keyed, bucket=check_start(self._connect, self.options))
+            return functools.partial(
+                write_bucket, columns=keyed, bucket=check_start(self._connect, self.options, keyed.names)
+            )
         if self.options.object_bucket is not None:
             named = ObjectColumns.check(self.fields)
             check_start(self._connect, self.options)

@@ -22,8 +22,9 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused
+from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused, SchemaError
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import find_server_binary
 from tests.conftest import SparkLog
@@ -482,6 +483,17 @@ def test_a_server_that_cannot_write(tmp_path: Path) -> None:
             store(writer_of("b", options | {"objectBucket": "full"}, objects.schema), [objects])
         assert "critical write error" in server.log
         close_all()
+
+
+def test_a_server_that_knows_no_ttl(make: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would store the rows for good."""
+    monkeypatch.setattr(Connection, "server_version", (2, 10, 29))
+    s = make()
+    for mode in "bs":
+        for names, options in (("data subject ttl", HERE), ("key value ttl", {"bucket": "prices"})):
+            columns = pa.schema([(name, pa.string()) for name in names.split()])
+            with pytest.raises(SchemaError, match=r'column "ttl" needs nats-server 2\.11, and this one is 2\.10\.29'):
+                writer_of(mode, settings(s, options), columns)
 
 
 def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(make: MakeStream) -> None:
