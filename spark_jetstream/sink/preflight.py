@@ -280,7 +280,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
             raise OptionError(f'option stream: {name} refuses column "{column}": {mend}', option="stream")
     if options.delivery == "exactly-once":
         refuse_unfit(state)
-    _warn_of_early_acks(state, options)
+    _warn_of_lost_rows(state, options)
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if state.duplicate_window < needed and options.delivery == "deduplicated":
         log.warning(
@@ -293,11 +293,18 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
         )
 
 
-def _warn_of_early_acks(state: StreamSummary, options: SinkOptions) -> None:
+def _warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
     if state.persist_mode == "async" and first_time(f"persist_mode of {state.name} at {options.connection!r}"):
         log.warning(
             "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of its server loses "
             "rows that count as written; write to a stream without it",
+            state.name,
+        )
+    dropped = state.retention == "interest" and not state.consumers
+    if dropped and first_time(f"consumers of {state.name} at {options.connection!r}"):
+        log.warning(
+            "stream %s keeps messages only for its consumers (retention interest) and has none: it acknowledges rows "
+            "and drops them; create a consumer before you write",
             state.name,
         )
 
@@ -311,7 +318,7 @@ def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
     if info is not None:
         state = stream_summary(info, f"read bucket {bucket.origin.bucket}")
         _check_key_stream(state, bucket)
-        _warn_of_early_acks(state, check.options)
+        _warn_of_lost_rows(state, check.options)
     check.dead_letters()
     return bucket
 
@@ -344,4 +351,4 @@ def _check_objects(check: _Check, name: str) -> None:
         return
     if problem := writing_fault(state, name):
         raise OptionError(f"option objectBucket: {name} {problem}", option="objectBucket")
-    _warn_of_early_acks(state, check.options)
+    _warn_of_lost_rows(state, check.options)

@@ -588,6 +588,20 @@ def test_a_stream_that_acknowledges_too_early_is_warned_of_once(
     assert [f"stream {name} {early}" in caplog.text for name in ("KV_early", "OBJ_early")] == [True, True]
 
 
+def test_a_stream_that_acknowledges_and_drops_is_warned_of(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+    s = make(retention="interest")
+    dropping = f"stream {s.name} keeps messages only for its consumers (retention interest) and has none"
+    for _ in range(2):
+        write(s, HERE)
+    assert (s.state()["messages"], caplog.text.count(dropping)) == (0, 1)
+    held = make(retention="interest")
+    config = {"durable_name": "c", "ack_policy": "explicit"}
+    held.publisher.api(f"CONSUMER.CREATE.{held.name}.c", {"stream_name": held.name, "config": config})
+    write(held, HERE)
+    assert held.state()["messages"] == 3
+    assert f"stream {held.name} keeps messages only" not in caplog.text
+
+
 def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:
     with NatsServer() as server, Publisher(server.url) as publisher:
         s = Stream(server.url, "PLAIN", publisher)
