@@ -85,8 +85,10 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
         if column in needs and connection.server_version < (major, minor, patch):
             version = ".".join(map(str, connection.server_version))
             raise SchemaError(f'column "{column}" needs nats-server {major}.{minor}, and this one is {version}')
-    # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them.
-    brief = starts or (checked is None and options.delivery != "exactly-once" and not needs & _NEW)
+    # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them, or if no answer
+    # would mean that there is no such domain.
+    needed = options.delivery == "exactly-once" or needs & _NEW or times.domain is not None
+    brief = starts or (checked is None and not needed)
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
     if options.bucket is not None:
         bucket = _check_keys(check, options.bucket, connection.prefix)

@@ -25,6 +25,7 @@ from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
+from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import consumers, create, options, wait_until
@@ -746,6 +747,22 @@ class TestStart:
         with pytest.raises(OutageError):
             look(away, SinkOptions.from_spark({**times, **given}, streaming=streaming))
         assert asked == [77.0 if streaming else 7.0]
+
+    def test_waits_for_a_domain_whose_link_is_gone(self) -> None:
+        """A micro-batch may begin in an outage; nobody answers then, as if there were no such domain."""
+        with Linked() as linked, WireProxy(linked.leaf.url) as proxy:
+            create(linked.hub.url, "FAR")
+            sink = Sink(proxy.url, stream="FAR", domain="hub", connectTimeout="300ms", retryTimeout="60s")
+            linked.cut()
+            with ThreadPoolExecutor(1) as pool:
+                starting = pool.submit(sink.started)
+                # More questions than `connectTimeout` allows.
+                wait_until(
+                    lambda: starting.done() or proxy.client_bytes.count(b"STREAM.INFO.FAR") >= 8,
+                    "the sink asks again and again",
+                )
+                linked.mend()
+                starting.result(60)
 
     def test_makes_no_ledger_for_a_stream_that_is_refused(self, admin: Publisher, make: MakeStream) -> None:
         s = make(retention="workqueue")
