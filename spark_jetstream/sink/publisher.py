@@ -17,13 +17,13 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 | | a refusal of its expected sequence | stored, if the message in its place is this row; else refused |
 | | a refusal of this row | refused |
 | | a refusal of all rows; no permission | the task fails |
-| in flight, either | no answer within `ackTimeout` | in flight, sent again; after `maxRetries` the task fails |
+| in flight, either | no answer within `ackTimeout` | in flight, sent again; after `maxRetries` the task fails (1) |
 | | a cut | in flight, sent again; after `retryTimeout` without an answer the task fails |
 | due | its time | in flight, sent again |
 | | a late acknowledgement | stored |
 
-(1) A subject without a stream refuses the row. A stream that has no leader, or whose leader has decided nothing
-(`pub_ack.is_undecided`), may take `retryTimeout`.
+(1) A subject without a stream refuses the row, also if it has another subscriber and the server cannot say so.
+A stream that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`), may take `retryTimeout`.
 
 Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once those that the ledger
 finds are stored. The caller decides what becomes of refused rows (`take_refused`). After an error a task is over.
@@ -199,7 +199,11 @@ class Publisher:
     def _on_timeout(self, flight: InFlight) -> None:
         timeout, retries = self._options.ack_timeout, self._options.max_retries
         if flight.timeouts >= retries:
-            index = int(np.flatnonzero(flight.waiting)[0])
+            # A subscriber that is no stream keeps the server from saying that no stream captures a subject.
+            waiting = np.flatnonzero(flight.waiting).tolist()
+            index = next((index for index in waiting if not self._refuse_uncaptured(flight, index)), None)
+            if index is None:
+                return
             why = (
                 f"no acknowledgement within {timeout:g} s (option ackTimeout), also after {retries} retries (option "
                 f"maxRetries): {self._recovery.why_silent(flight, index, time.monotonic())}"
@@ -294,10 +298,8 @@ class Publisher:
         now, patience = time.monotonic(), self._options.connection.retry_timeout
         too_long = now - self._answered > patience
         if refusal.code == NO_STREAM and not refusal.err_code:
-            for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
-                if self._recovery.nobody_listens(subject, too_long=too_long):
-                    self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
-                    return
+            if self._refuse_uncaptured(flight, index, too_long=too_long):
+                return
         elif not is_undecided(refusal):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
@@ -309,6 +311,14 @@ class Publisher:
                 f"retryTimeout){silence}"
             )
         flight.postpone(index, time.monotonic() + _pause(flight, index))
+
+    def _refuse_uncaptured(self, flight: InFlight, index: int, *, too_long: bool = False) -> bool:
+        """Refuse a row if no stream captures its subject (`Recovery.nobody_listens`), and return whether that is so."""
+        for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
+            if self._recovery.nobody_listens(subject, too_long=too_long):
+                self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
+                return True
+        return False
 
     def _on_denied(self, denied: PermissionDenied) -> None:
         if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):

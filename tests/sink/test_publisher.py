@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import re
 import threading
 import time
@@ -27,7 +28,7 @@ from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.testing import NatsServer
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy, answer, is_answer
-from tests.support.publish import Message, Publisher, Refused
+from tests.support.publish import Message, Publisher, Refused, Tap
 from tests.support.reading import create, wait_until
 from tests.support.sinking import Sink, batch, numbers, payload, rows, seen, stored
 from tests.support.streams import MakeStream, Stream
@@ -282,6 +283,28 @@ class TestNobodyListens:
             letters = [message.headers for message in seen(target) if "Dead-Letter-Subject" in message.headers]
             assert {headers["Dead-Letter-Subject"][0] for headers in letters} == {"nowhere.a"}
             target.purge()
+
+    def test_dead_letters_where_another_subscriber_listens(
+        self, nats_server: NatsServer, target: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server then does not say that no stream has the subject: such rows get no answer at all."""
+        send_due = publisher_module.Publisher._send_due
+
+        def pass_by(self: publisher_module.Publisher) -> None:
+            # `ackTimeout` passes when all rows but these have their answers.
+            rows_in_flight = [flight for flight in self._window.portions if flight.portion.main]
+            for flight in rows_in_flight if sum(flight.unanswered for flight in rows_in_flight) == 10 else ():
+                flight.sent = -math.inf
+            send_due(self)
+
+        monkeypatch.setattr(publisher_module.Publisher, "_send_due", pass_by)
+        sink = Sink(nats_server.url, ackTimeout=NEVER, maxRetries=1, deadLetterSubject=f"{target.subject}.dead")
+        at = lambda number: "nowhere.a" if number % 10 == 3 else f"{target.subject}.a"  # noqa: E731
+        with Tap(nats_server.url):
+            report = sink.write([rows(at, 0, 100)])
+        assert (report.rows, report.stored, report.dead_letters) == (100, 90, 10)
+        letters = [message.headers for message in seen(target) if "Dead-Letter-Subject" in message.headers]
+        assert [headers["Dead-Letter-Reason"] for headers in letters] == [["no stream captures this subject"]] * 10
 
     def test_a_stream_that_is_made_in_time(self, proxy: WireProxy, stream: MakeStream) -> None:
         refused = proxy.awaiting(b"NATS/1.0 503")
