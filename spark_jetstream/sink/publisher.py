@@ -14,7 +14,7 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 | in flight, subject of its own | an acknowledgement, of the stream and domain that must store it | stored |
 | | an acknowledgement of another one | the task fails |
 | | a refusal that may pass | due after a pause; after `maxRetries` the task fails (1) |
-| | a refusal of its expected sequence | stored, if the message in its place is this row; else refused |
+| | a refusal for what its subject has | stored, if the message in its place is this row; else refused |
 | | a refusal of this row | refused |
 | | a refusal of all rows; no permission | the task fails |
 | in flight, either | no answer within `ackTimeout` | in flight, sent again; after `maxRetries` the task fails (1) |
@@ -275,7 +275,7 @@ class Publisher:
     def _on_refusal(self, flight: InFlight, index: int, refusal: Refusal) -> None:
         meaning: Outcome | None = outcome(refusal)
         if meaning is Outcome.LOOK:
-            meaning = self._recovery.settle_expected(flight, index)
+            meaning = self._recovery.settle_in_place(flight, index, refusal)
         if meaning is None:
             return
         if meaning is Outcome.RETRY and flight.tries[index] < self._options.max_retries:

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 never_late = pytest.mark.usefixtures("never_late")
 NEVER = "10m"
+SECOND = 1_000_000_000
 
 IDS = ["deduplicated", "exactly-once"]
 LEVELS = ["at-least-once", *IDS]
@@ -594,6 +595,20 @@ class TestExpectedSequence:
         assert numbers(target.url, target.name) == list(range(20))
 
     @never_late
+    def test_rows_are_known_again_at_the_subject_that_the_stream_makes_of_theirs(
+        self, proxy: WireProxy, stream: MakeStream
+    ) -> None:
+        s = stream(storage="memory", subject_transform={"src": ">", "dest": "moved.>"})
+        subject = [f"{s.subject}.a"] * 3
+        chain = batch(
+            data=[payload(number) for number in range(3)], subject=subject, expected_last_subject_sequence=[0, 1, 2]
+        )
+        proxy.drop_frames(f'{{"stream":"{s.name}"'.encode(), 3)
+        report = Sink(proxy.url, ackTimeout=NEVER).write([chain])
+        assert (report.stored, report.duplicates) == (3, 3)
+        assert [message.subject for message in seen(s)] == [f"moved.{s.subject}.a"] * 3
+
+    @never_late
     @pytest.mark.parametrize("repeat", [False, True], ids=["first try", "second try"])
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     @pytest.mark.parametrize("theirs", [b"other", b"row 0"])
@@ -617,6 +632,35 @@ class TestExpectedSequence:
         row = batch(data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0])
         with pytest.raises(RowRefused, match=r"wrong last sequence: 1 \(error 10071\)"):
             Sink(target.url, delivery="at-least-once").write([row])
+
+
+class TestFullSubject:
+    """A stream may refuse what is new at a subject that has all it may have, which can be the row's own first copy."""
+
+    FULL: ClassVar[dict[str, Any]] = {"storage": "memory", "discard": "new", "discard_new_per_subject": True}
+
+    @never_late
+    def test_a_lost_answer(self, proxy: WireProxy, stream: MakeStream) -> None:
+        s = stream(max_msgs_per_subject=1, **self.FULL)
+        proxy.drop_frames(f'{{"stream":"{s.name}"'.encode(), 5)
+        sink = Sink(proxy.url, delivery="at-least-once", ackTimeout=NEVER)
+        report = sink.write([rows(lambda number: f"{s.subject}.{number}", 0, 20)])
+        assert (report.stored, report.duplicates) == (20, 5)
+        assert numbers(s.url, s.name) == list(range(20))
+
+    @pytest.mark.parametrize("named", [True, False])
+    @pytest.mark.parametrize("most", [1, 3])
+    def test_an_attempt_that_comes_when_the_ids_are_forgotten(self, stream: MakeStream, most: int, named: bool) -> None:
+        s = stream(max_msgs_per_subject=most, duplicate_window=SECOND // 10, **self.FULL)
+        sink = Sink(s.url, **({"stream": s.name} if named else {}))
+        at = lambda number: f"{s.subject}.{number // most}"  # noqa: E731
+        sink.write([rows(at, 0, 12)])
+        wait_until(lambda: s.last_age() > SECOND, "the stream has forgotten the ids")
+        report = sink.write([rows(at, 0, 12)])
+        assert (report.stored, report.duplicates, report.streams) == (12, 12, {s.name: (1, 12)})
+        # That of another write is no copy.
+        with pytest.raises(RowRefused, match="maximum messages per subject exceeded"):
+            sink.write([rows(at, 0, 1)], task=WriteTask("another", 1, 0))
 
 
 class TestDeadLetters:
