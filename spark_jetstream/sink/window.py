@@ -166,9 +166,7 @@ class InFlight:
         at, sequences = stored.numbers[mine] - self.frames.first, stored.sequences[mine]
         twice = at[:0]
         if stored.duplicate[mine].any():
-            # Messages of the first try, whose answers named no row, are no duplicates of an earlier attempt.
-            own = {} if self.replies is None else self.replies.sequences()
-            twice = at[stored.duplicate[mine] & ~np.isin(sequences, np.concatenate([at[:0], *own.values()]))]
+            twice = at[stored.duplicate[mine] & ~np.isin(sequences, self._own_sequences())]
         self.waiting[at] = False
         self.due = {index: due for index, due in self.due.items() if self.waiting[index]}
         self.sequences[at] = sequences
@@ -178,6 +176,11 @@ class InFlight:
         self.portion.counted.duplicates += len(np.unique(twice))
         first = int((sequences - self.portion.sizes[at]).min()) + 1
         self.portion.counted.note(stored.stream, first, int(sequences.max()))
+
+    def _own_sequences(self) -> IntArray:
+        """Messages of the first try, whose answers named no row: they are no duplicates of an earlier attempt."""
+        own = {} if self.replies is None else self.replies.sequences()
+        return np.concatenate([self.sequences[:0], *own.values()])
 
     def refuse_shared(self) -> None:
         """Count an answer to the shared reply subject that says that some row is not stored."""
@@ -193,11 +196,14 @@ class InFlight:
             self.unanswered -= int(self.portion.sizes[index])
 
     def settle_as_duplicate(self, index: int, stream: str, sequence: int) -> None:
-        """Count a row whose acknowledgement was lost as stored, as this message of a stream."""
+        """Count a row whose acknowledgement was lost, or named no row, as stored, as this message of a stream."""
         self.settle(index)
         self.sequences[index] = sequence
-        self.known[index] = True
         self.portion.counted.note_duplicate(stream, sequence, int(self.portion.sizes[index]))
+        if sequence in self._own_sequences():
+            self.portion.counted.duplicates -= 1
+        else:
+            self.known[index] = True
 
     def refuse(self, index: int, why: str, err_code: int = 0) -> list[RefusedRow]:
         """Settle a row or a group, and return its rows with the reason why they can never be stored."""

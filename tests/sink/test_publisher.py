@@ -479,6 +479,16 @@ class TestSharedReply:
         # What comes later does not share any more.
         assert len(set(self.replies(proxy, small.subject)[-200:])) == 200
 
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_one_refused_row_among_others_that_expect_a_sequence(self, target: Stream, delivery: str) -> None:
+        """The server refuses the copies of those that are stored, which are no rows of an earlier attempt."""
+        sink = Sink(target.url, delivery=delivery, deadLetterSubject=f"{target.subject}.dead", **self.FEW)
+        subjects = [f"{target.subject}.{number}" for number in range(2000)]
+        expected = [7 if number == 700 else 0 for number in range(2000)]
+        report = sink.write([batch(data=[b"x"] * 2000, subject=subjects, expected_last_subject_sequence=expected)])
+        assert (report.stored, report.duplicates, report.dead_letters) == (1999, 0, 1)
+        assert target.state()["messages"] == 2000
+
     def test_refusals_of_rows_that_nobody_can_read_again(self, stream: MakeStream) -> None:
         """Without ids, and without the permission to look, rows may be stored twice; none is missing."""
         permissions = '{publish: {deny: ["$JS.API.STREAM.MSG.GET.>"]}}'
