@@ -84,6 +84,7 @@ class Ledger:
         self._slot = Slot(self._requests, f"{task.write}.{task.partition}", task.expires)
         self._entry = TaskEntry(task.batch, secrets.token_hex(8), _LEASE)  # as this attempt writes it
         self._seen = 0.0  # when the entry was last asked for and had this attempt's name
+        self._written = 0.0  # when this attempt last wrote it
         self._prefix = f"{task.prefix}.".encode()  # what the ids of the task's rows begin with
         self._scheduled = False  # whether rows may be schedules
         self._window = float("inf")  # the shortest duplicate window of the noted streams, in seconds
@@ -157,7 +158,10 @@ class Ledger:
         return frozenset(lost)
 
     def check(self) -> None:
-        """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not."""
+        """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not.
+
+        An entry that expires is written again when half of its time is over.
+        """
         lease, patience = self._entry.lease, self._requests.retry_timeout
         deadline, backoff = Deadline(patience), Backoff()
         while time.monotonic() - self._seen > lease / 2:
@@ -175,6 +179,9 @@ class Ledger:
             if entry is None or entry.attempt != self._entry.attempt:
                 raise self._superseded()
             self._seen, self._slot.revision = asked, revision
+        expires = self._task.expires
+        if expires is not None and time.monotonic() - self._written > expires / 2 and not self._write():
+            raise self._superseded()
 
     def place(
         self, stored: Mapping[str, _Places], message_id: bytes, raw_subject: bytes, stream: str | None
@@ -355,7 +362,7 @@ class Ledger:
         asked = time.monotonic()
         written = self._slot.write(self._entry)
         if written:
-            self._seen = asked
+            self._seen = self._written = asked
         return written
 
     def _other_rows(self, why: str) -> DeliveryError:

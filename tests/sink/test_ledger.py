@@ -7,6 +7,8 @@ import functools
 import itertools
 import json
 import threading
+import time
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, cast
@@ -20,7 +22,7 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import ledger, preflight
-from spark_jetstream.sink.ledger import BUCKET, STREAM, note_batch
+from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM, note_batch
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
@@ -124,6 +126,25 @@ class TestEntry:
         assert "Nats-TTL" not in base64.b64decode(message(admin)["hdrs"]).decode()
         sink.write([rows("s.a", 0, 10)], task=WriteTask("w-load", 0, 3, 3600.0))
         assert "Nats-TTL: 3600s\r\n" in base64.b64decode(message(admin, "w-load.3")["hdrs"]).decode()
+
+    def test_is_renewed_while_its_task_goes_on(
+        self, admin: Publisher, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or another attempt, and the task itself, would find none after a day."""
+        passed, revisions = 0.0, list[int]()
+        monkeypatch.setattr(ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal passed
+            for index in range(5):
+                yield rows("s.a", 10 * index, 10)
+                revisions.append(message(admin, "w-load.0")["seq"])
+                passed += 0.4 * FORGOTTEN
+
+        sink.write(batches(), task=WriteTask("w-load", 0, 0, FORGOTTEN), names=("data", "subject"))
+        first = revisions[0]
+        assert revisions == [first, first, first + 1, first + 1, first + 2]
+        assert numbers(s.url, "S") == list(range(50))
 
     @pytest.mark.parametrize(
         ("content", "said"),
