@@ -46,6 +46,7 @@ from spark_jetstream.client.requests import Connect, Requests, settled_info
 from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.conventions import SCHEDULED_ID, ledger_label
+from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
 from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
@@ -65,6 +66,7 @@ FORGOTTEN = 86400.0
 _LEASE = 2.0  # seconds
 _STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 _TRIES = 20
+_ID_HEADERS = [b"Nats-Msg-Id", SCHEDULED_ID.encode()]
 
 _Places = dict[bytes, int]  # sequences in a stream by message id
 
@@ -323,13 +325,14 @@ class Ledger:
         )
         for pulled in read_range(self._requests.connect, part, settings, ledger_label(self._entry.attempt)):
             last_seen = int(pulled.sequences[-1])
-            entries = pulled.headers()
+            frames = pulled.frames
+            # As bytes: an id need not be UTF-8.
+            entries = decode_headers(frames.data, frames.line_end, frames.head, raw=True)
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))
-            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(["Nats-Msg-Id", SCHEDULED_ID])))
+            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(_ID_HEADERS)))
             rows = parents.take(chosen).to_numpy()
             for row, values in zip(rows.tolist(), entries.items.take(chosen).to_pylist(), strict=True):
-                for value in values:
-                    message_id = value.encode()
+                for message_id in values:
                     if wanted(message_id):
                         stored[message_id] = int(pulled.sequences[row])
         return last_seen

@@ -222,6 +222,17 @@ class TestTakingOver:
         wait_until(lambda: consumers(s.url, "S") == [], "no consumer is left")
         assert entry(admin)["streams"]["S"]["next"] == 6
 
+    def test_knows_ids_that_are_not_utf8(self, admin: Publisher, s: Stream) -> None:
+        """A server takes them as they are, and Spark has them in a column of text (a cast from binary)."""
+        ids = [b"gr\xfcn-%d" % number for number in range(20)]
+        given = batch(data=[b"x"] * 20, subject=["s.a"] * 20, msg_id=pa.array(ids, pa.binary()).view(pa.string()))
+        sink = exactly(s.url)
+        die(sink, s, given.slice(0, 15), names=given.schema.names)
+        forget(admin, "S", "s")
+        report = sink.write([given])
+        assert (report.stored, report.duplicates) == (20, 15)
+        assert s.state()["messages"] == 20
+
     def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         streams = [make(name) for name in ("S", "T", "U")]
         sink = exactly(server.url)
