@@ -30,7 +30,7 @@ from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED, note_batch
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
-from spark_jetstream.sink.rows import SinkColumns
+from spark_jetstream.sink.rows import SinkColumns, shown_bytes
 from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.spark_process import find_file, first_time, freeze_imports
 
@@ -143,9 +143,9 @@ class _Sink:
             note_batch(self._connect, self.options, WriteTask(tasks[0].write, batchId, 0, self._kept), len(tasks))
         report = BatchReport(task.report for task in tasks)
         _driver_log().info("jetstream sink, %s: %s", self._name(tasks, batchId), report)
-        groups = Counter(name.decode() for task in tasks for name in task.report.groups)
-        for name in [name for name, count in groups.items() if count > 1]:
-            raise DeliveryError(f"partitions have stored group {name!r} in parts: write df.repartition('atomic_group')")
+        groups = Counter(name for task in tasks for name in task.report.groups)
+        for group in [shown_bytes(name) for name, count in groups.items() if count > 1]:
+            raise DeliveryError(f"partitions have stored group {group} in parts: write df.repartition('atomic_group')")
         if report.lost_ttl and (not self.streaming or first_time(f"ttl of run {tasks[0].run}")):
             _driver_log().warning(
                 "rows are stored without the Nats-TTL of their column headers, so they do not expire: put it into "
