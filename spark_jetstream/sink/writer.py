@@ -45,7 +45,9 @@ except ImportError:  # Spark 4.0
 
 log = logging.getLogger(__name__)
 
-_ROWS = 2000  # of a record batch that is made from Python rows
+# Of a record batch that is made from Python rows; Arrow has no column of 2 GiB.
+_ROWS = 2000
+_BYTES = 4 * 1024 * 1024
 
 
 @dataclass
@@ -184,10 +186,13 @@ class JetStreamStreamWriter(_Sink, StreamWriter):
 def record_batches(
     rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]], most: int = _ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield Python rows as record batches of at most `most` rows. `fields` are names and Spark `simpleString` types."""
+    """Yield Python rows as record batches of at most `most` rows and about 4 MB.
+
+    `fields` are names and Spark `simpleString` types.
+    """
     types = {**TYPES, "map<string,string>": pa.map_(pa.string(), pa.string())}
     remaining = iter(rows)
-    while some := list(itertools.islice(remaining, most)):
+    while some := list(_fitting(itertools.islice(remaining, most))):
         arrays = []
         for index, (name, kind) in enumerate(fields):
             values = [row[index] for row in some]
@@ -198,6 +203,14 @@ def record_batches(
                 values = [None if value is None else value.astimezone() for value in values]
             arrays.append(pa.array(values, types.get(kind)))  # a column of other integers has the type of its values
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
+
+
+def _fitting(rows: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Yield rows until they have `_BYTES` of text and bytes."""
+    size = 0
+    while size < _BYTES and (row := next(rows, None)) is not None:
+        yield row
+        size += sum(len(value) for value in row if isinstance(value, (str, bytes, bytearray)))
 
 
 @functools.cache
