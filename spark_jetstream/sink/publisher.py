@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 _MANY = 1000  # answers that are read together
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
+# On older servers a mirror stops for good at a message with Nats-Expected-Stream (seen with 2.10.26 to 2.11.4).
+_MIRRORED = (2, 11, 6)
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -74,8 +76,13 @@ class Publisher:
         self._connection = connect(options.connection.retry_timeout)
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
-        # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules out.
-        self._window = Window(self._inbox.subject, options.max_in_flight, may_share=options.max_retries > 0)
+        self._window = Window(
+            self._inbox.subject,
+            options.max_in_flight,
+            # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules out.
+            may_share=options.max_retries > 0,
+            names_stream=self._connection.server_version >= _MIRRORED,
+        )
         self._recovery = Recovery(self._connection, target, ledger)
         self._answered = time.monotonic()  # when the last answer came, or the first row of all in flight was sent
         self._away = self._answered  # when the last call of the task ended: the time from then on is no outage

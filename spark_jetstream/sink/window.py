@@ -215,15 +215,17 @@ class Window:
     """The portions in flight, of at most `most` rows and `MAX_BYTES_IN_FLIGHT`, and the numbers of reply subjects.
 
     Reply subjects are `<inbox>.<number>`. Portions share one if all answers so far named one stream and domain: rows of
-    two streams prove nothing together. `may_share` is false from the first answers that prove nothing on.
+    two streams prove nothing together. `may_share` is false from the first answers that prove nothing on. With
+    `names_stream` the rows say which stream must store them, where it is given.
     """
 
-    def __init__(self, inbox: str, most: int, *, may_share: bool) -> None:
+    def __init__(self, inbox: str, most: int, *, may_share: bool, names_stream: bool = True) -> None:
         self.portions: list[InFlight] = []  # oldest first; the publisher adds to it
         self.refused: list[RefusedRow] = []  # rows that can never be stored, until the caller takes them
         self.may_share = may_share  # the publisher sets it to false after a silence
         self._inbox = inbox
         self._most = most
+        self._names_stream = names_stream
         self._places: set[tuple[str, str]] = set()  # stream and domain of all answers to main rows so far
         self._next = 1  # the first number that was never used
         self._free: list[int] = []  # numbers that portions shared, with all their answers: used again
@@ -248,7 +250,8 @@ class Window:
         else:
             first = self._next
             self._next += 1 if shared else len(portion.sizes)
-        return encode(portion.rows, portion.ids, portion.stream, inbox=self._inbox, first_number=first, shared=shared)
+        stream = portion.stream if self._names_stream else None
+        return encode(portion.rows, portion.ids, stream, inbox=self._inbox, first_number=first, shared=shared)
 
     @property
     def unanswered(self) -> int:

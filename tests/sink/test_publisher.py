@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink import publisher as publisher_module
@@ -442,6 +443,20 @@ class TestRefusals:
         with pytest.raises(RowRefused, match=f"stream Z+ stored it, not {target.name} .option stream.") as raised:
             sink.write([rows(f"{target.subject}.a", 0, 2000)])
         assert counted(raised.value) == 0
+
+
+def test_a_server_whose_mirrors_stop_at_the_name_of_a_stream(
+    target: Stream, stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows do not name it then: their acknowledgements alone tell which stream has stored them."""
+    other, sink = stream(storage="memory"), Sink(target.url, stream=target.name)
+    for version, named in (((2, 11, 6), 10), ((2, 11, 5), 0)):
+        monkeypatch.setattr(Connection, "server_version", version)
+        target.purge()
+        assert sink.write([rows(f"{target.subject}.a", 0, 10)], task=WriteTask("q", named, 0)).stored == 10
+        assert sum(b"\r\nNats-Expected-Stream: " in message.block for message in seen(target)) == named
+    with pytest.raises(RowRefused, match=f"stream {other.name} stored it, not {target.name} .option stream."):
+        sink.write([rows(f"{other.subject}.a", 0, 10)])
 
 
 class TestSharedReply:
