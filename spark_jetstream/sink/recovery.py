@@ -129,12 +129,13 @@ class Recovery:
     def _in_the_way(self, stream: str, row: RefusedRow, last: int | None) -> Iterator[RawMessage]:
         """Yield the message after the sequence that a row expects, or the first ones of its subject.
 
-        `last` is the last one of the subject, if the server has named it.
+        Before these comes the `last` one of the subject, if the server has named it: most often it is the row.
         """
         subject, expected = self._target.stored_at(row.subject), expected_revision(row.lines)
         prefix = self._target.api_prefix
         named = message(self._connection, stream, last, prefix=prefix) if last else None
         if named is not None:
+            yield named
             subject = named.subject  # another one if the stream transforms subjects
         at, most = (1, _MOST_OF_SUBJECT) if expected is None else (expected + 1, 1)
         for _ in range(most):

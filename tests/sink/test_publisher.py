@@ -634,6 +634,15 @@ class TestExpectedSequence:
         assert [message.subject for message in seen(s)] == [f"moved.{s.subject}.a"] * 3
 
     @never_late
+    def test_a_row_is_known_again_at_a_subject_that_is_not_utf8(self, proxy: WireProxy, target: Stream) -> None:
+        """Nobody can ask for that in a request, which is JSON."""
+        subject = pa.array([target.subject.encode() + b".\xff"], pa.binary()).view(pa.string())
+        row = batch(data=[payload(0)], subject=subject, expected_last_subject_sequence=[0])
+        proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 1)
+        report = Sink(proxy.url, ackTimeout=NEVER, stream=target.name).write([row])
+        assert (report.stored, report.duplicates, target.state()["messages"]) == (1, 1, 1)
+
+    @never_late
     @pytest.mark.parametrize("repeat", [False, True], ids=["first try", "second try"])
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     @pytest.mark.parametrize("theirs", [b"other", b"row 0"])
