@@ -17,20 +17,22 @@ from spark_jetstream.protocol.vectors import BoolArray
 from spark_jetstream.protocol.wire import IntArray, gather, joined
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
+_RAW_TYPE = pa.map_(pa.binary(), pa.list_(pa.binary()))
 
 _LF, _CR, _COLON, _SPACE, _TAB = 10, 13, 58, 32, 9
 _USUAL = 4  # blanks around names and values that are passed over one by one
 
 
-def decode_headers(data: Any, start: IntArray, length: IntArray) -> pa.MapArray:
+def decode_headers(data: Any, start: IntArray, length: IntArray, *, raw: bool = False) -> pa.MapArray:
     """Header blocks data[start[i]:start[i]+length[i]] as map<string, list<string>>; null where there is none.
 
-    Bytes that are not UTF-8 become U+FFFD. Never fails: whatever is not a header line is passed over.
+    Bytes that are not UTF-8 become U+FFFD; with `raw` names and values are bytes as they came. Never fails: whatever is
+    not a header line is passed over.
     """
     count = len(start)
     rows = np.flatnonzero(length)
     if not len(rows):
-        return pa.nulls(count, HEADERS_TYPE)
+        return pa.nulls(count, _RAW_TYPE if raw else HEADERS_TYPE)
     octets, bounds = joined(gather(data, start[rows], start[rows] + length[rows]))
     begin, end = _lines(octets, bounds)
     block = np.searchsorted(bounds, begin, side="right") - 1
@@ -43,9 +45,10 @@ def decode_headers(data: Any, start: IntArray, length: IntArray) -> pa.MapArray:
     name_begin, name_end = _stripped(octets, begin, colon)
     named = name_end > name_begin
     value_begin, value_end = _stripped(octets, (colon + 1)[named], end[named])
-    names = to_text(gather(octets, name_begin[named], name_end[named]))
-    values = to_text(gather(octets, value_begin, value_end))
-    return _assemble(count, rows[block[named]], names, values)
+    names, values = gather(octets, name_begin[named], name_end[named]), gather(octets, value_begin, value_end)
+    if raw:
+        return _assemble(count, rows[block[named]], names, values, _RAW_TYPE)
+    return _assemble(count, rows[block[named]], to_text(names), to_text(values), HEADERS_TYPE)
 
 
 def block_headers(block: bytes) -> dict[str, list[str]]:
@@ -92,7 +95,7 @@ def _is_blank(octets: npt.NDArray[np.uint8]) -> BoolArray:
     return blank
 
 
-def _assemble(count: int, row: IntArray, names: pa.StringArray, values: pa.StringArray) -> pa.MapArray:
+def _assemble(count: int, row: IntArray, names: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.MapArray:
     """One map a row from (row, name, value) in wire order; repeated names of a row become one list."""
     total = len(row)
     codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -117,7 +120,7 @@ def _assemble(count: int, row: IntArray, names: pa.StringArray, values: pa.Strin
     per_row = np.bincount(entry_row, minlength=count)
     offsets = np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)
     lists = pa.ListArray.from_arrays(pa.array(list_bounds), values)
-    return pa.MapArray.from_arrays(pa.array(offsets), names, lists, type=HEADERS_TYPE, mask=pa.array(per_row == 0))
+    return pa.MapArray.from_arrays(pa.array(offsets), names, lists, type=kind, mask=pa.array(per_row == 0))
 
 
 def to_text(raw: pa.BinaryArray) -> pa.StringArray:

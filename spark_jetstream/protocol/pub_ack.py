@@ -248,7 +248,7 @@ def outcome(refusal: Refusal) -> Outcome:
     if refusal.err_code == 0:
         return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
     if refusal.err_code == 10077 and refusal.description.startswith(_SUBJECT_IS_FULL):
-        return Outcome.REFUSED
+        return Outcome.LOOK
     if refusal.err_code in _MEANING:
         return _MEANING[refusal.err_code][0]
     kind = API_ERRORS.get(refusal.err_code)

@@ -71,7 +71,7 @@ class StreamSummary:
     messages cannot be deleted. ``allow_msg_schedules``: messages may be schedules (server 2.12, ADR-51).
     ``allow_rollup_hdrs``: they may remove others. ``initial_seq`` is the first sequence that the stream has ever used.
     ``allow_msg_counter``: its subjects are counters (server 2.12, ADR-49); ``allow_atomic``: it takes batches (ADR-50).
-    ``domain``: that of its server, if any.
+    ``domain``: that of its server, if any. ``consumers``: how many it has.
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
 
     A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
@@ -113,6 +113,7 @@ class StreamSummary:
     deny_delete: bool = False
     subject_delete_marker_ttl: int = 0
     initial_seq: int = 1
+    consumers: int = 0
     num_replicas: int = 0
     domain: str = ""
     clustered: bool = False
@@ -195,6 +196,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         duplicate_window=jsapi.field(body, "config.duplicate_window", int, context, 0) / _SECOND,
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         initial_seq=max(1, jsapi.field(body, "config.first_seq", int, context, 1)),
+        consumers=jsapi.field(body, "state.consumer_count", int, context, 0),
         domain=jsapi.field(body, "domain", str, context, ""),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),

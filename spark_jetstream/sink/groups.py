@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.buckets.kv import EXPECTED
-from spark_jetstream.sink.rows import GROUP, IntArray, RefusedRow, Rows
+from spark_jetstream.sink.rows import GROUP, IntArray, RefusedRow, Rows, shown_bytes
 
 _LARGEST = 1000  # rows of a group: no server takes more messages in a batch (ADR-50)
 _EXPECTS = f"(?m)^{EXPECTED}:"
@@ -86,5 +86,5 @@ def _late(rows: Rows, at: Sequence[int], expecting: frozenset[int]) -> int | Non
 
 def of_group(rows: Rows, at: Sequence[int], why: str) -> str:
     """Return why none of the rows of a group is stored, with its name."""
-    name = group_names(rows.take(np.array(at[:1])))[0].as_py().decode()
-    return f"its group {name!r} of {len(at):,} rows is stored whole or not at all: {why}"
+    name = shown_bytes(group_names(rows.take(np.array(at[:1])))[0].as_py())
+    return f"its group {name} of {len(at):,} rows is stored whole or not at all: {why}"

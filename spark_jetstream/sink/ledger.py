@@ -46,6 +46,7 @@ from spark_jetstream.client.requests import Connect, Requests, settled_info
 from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.conventions import SCHEDULED_ID, ledger_label
+from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
 from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
@@ -65,6 +66,7 @@ FORGOTTEN = 86400.0
 _LEASE = 2.0  # seconds
 _STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 _TRIES = 20
+_ID_HEADERS = [b"Nats-Msg-Id", SCHEDULED_ID.encode()]
 
 _Places = dict[bytes, int]  # sequences in a stream by message id
 
@@ -84,6 +86,7 @@ class Ledger:
         self._slot = Slot(self._requests, f"{task.write}.{task.partition}", task.expires)
         self._entry = TaskEntry(task.batch, secrets.token_hex(8), _LEASE)  # as this attempt writes it
         self._seen = 0.0  # when the entry was last asked for and had this attempt's name
+        self._written = 0.0  # when this attempt last wrote it
         self._prefix = f"{task.prefix}.".encode()  # what the ids of the task's rows begin with
         self._scheduled = False  # whether rows may be schedules
         self._window = float("inf")  # the shortest duplicate window of the noted streams, in seconds
@@ -157,7 +160,10 @@ class Ledger:
         return frozenset(lost)
 
     def check(self) -> None:
-        """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not."""
+        """Return if this attempt owns the task, and will own it for half a lease. Raise `DeliveryError` if not.
+
+        An entry that expires is written again when half of its time is over.
+        """
         lease, patience = self._entry.lease, self._requests.retry_timeout
         deadline, backoff = Deadline(patience), Backoff()
         while time.monotonic() - self._seen > lease / 2:
@@ -175,6 +181,9 @@ class Ledger:
             if entry is None or entry.attempt != self._entry.attempt:
                 raise self._superseded()
             self._seen, self._slot.revision = asked, revision
+        expires = self._task.expires
+        if expires is not None and time.monotonic() - self._written > expires / 2 and not self._write():
+            raise self._superseded()
 
     def place(
         self, stored: Mapping[str, _Places], message_id: bytes, raw_subject: bytes, stream: str | None
@@ -316,13 +325,14 @@ class Ledger:
         )
         for pulled in read_range(self._requests.connect, part, settings, ledger_label(self._entry.attempt)):
             last_seen = int(pulled.sequences[-1])
-            entries = pulled.headers()
+            frames = pulled.frames
+            # As bytes: an id need not be UTF-8.
+            entries = decode_headers(frames.data, frames.line_end, frames.head, raw=True)
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))
-            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(["Nats-Msg-Id", SCHEDULED_ID])))
+            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(_ID_HEADERS)))
             rows = parents.take(chosen).to_numpy()
             for row, values in zip(rows.tolist(), entries.items.take(chosen).to_pylist(), strict=True):
-                for value in values:
-                    message_id = value.encode()
+                for message_id in values:
                     if wanted(message_id):
                         stored[message_id] = int(pulled.sequences[row])
         return last_seen
@@ -355,7 +365,7 @@ class Ledger:
         asked = time.monotonic()
         written = self._slot.write(self._entry)
         if written:
-            self._seen = asked
+            self._seen = self._written = asked
         return written
 
     def _other_rows(self, why: str) -> DeliveryError:

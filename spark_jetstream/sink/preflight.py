@@ -1,7 +1,7 @@
 """Checks on the driver before the first row is written, of the stream or bucket that the options name.
 
-What a publisher's permissions do not let it see is not checked, except what delivery exactly-once and the columns
-schedule and atomic_group need.
+What a publisher's permissions do not let it see, and what no server can show during an election, is not checked, except
+what delivery exactly-once and the columns schedule and atomic_group need.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from spark_jetstream.errors import (
     PermissionDenied,
     RequestTimeout,
     SchemaError,
+    ServerBusy,
     StreamExists,
     StreamNotFound,
 )
@@ -52,7 +53,9 @@ _SETTINGS = {
     "atomic_group": "allow_atomic",
 }
 _NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would store as plain messages
-_COUNTING_SERVERS = (2, 12, 0)  # older ones would store increments as messages without payload
+#: Columns and the oldest servers that know them; before that a server stores an increment as a message without payload,
+#: and a message with a TTL for good.
+_SERVERS = {"incr": (2, 12, 0), "ttl": (2, 11, 0)}
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
 _windows: dict[tuple[SinkOptions, str], float] = {}
@@ -62,13 +65,14 @@ _warned: set[tuple[str, str]] = set()
 def check_start(connect: Connect, options: SinkOptions, columns: Collection[str] = ()) -> KeyBucket:
     """Check the streams or the bucket that a write goes to, and create the ledger if delivery exactly-once needs one.
 
-    `columns` are the names of the columns of rows for subjects: some of them need a setting of the stream.
+    `columns` are the names of the columns of rows for messages: some of them need a setting of the stream, or a server
+    that knows them.
     Return the Key-Value bucket, without a name for a write to something else. A bucket that the account cannot see
     counts as one that is no mirror. Raises `OptionError` if the options do not fit the stream, `DeliveryError` if
     exactly-once is not possible, `SchemaError` for a column that the server is too old for, `StreamNotFound`, and what
     `connect` raises.
     """
-    needs = frozenset(columns).intersection(_SETTINGS)
+    needs = frozenset(columns).intersection({*_SETTINGS, *_SERVERS})
     _check_columns(options, needs)
     checked, bucket = _checked.get((options, needs), (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
@@ -78,11 +82,14 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     times = options.connection
     starts = checked is None and not options.streaming
     connection = connect(times.connect_timeout if starts else times.retry_timeout)
-    if "incr" in needs and connection.server_version < _COUNTING_SERVERS:
-        version = ".".join(map(str, connection.server_version))
-        raise SchemaError(f'column "incr" needs nats-server 2.12, and this one is {version}')
-    # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them.
-    brief = starts or (checked is None and options.delivery != "exactly-once" and not needs & _NEW)
+    for column, (major, minor, patch) in _SERVERS.items():
+        if column in needs and connection.server_version < (major, minor, patch):
+            version = ".".join(map(str, connection.server_version))
+            raise SchemaError(f'column "{column}" needs nats-server {major}.{minor}, and this one is {version}')
+    # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them, or if no answer
+    # would mean that there is no such domain.
+    needed = options.delivery == "exactly-once" or needs & _NEW or times.domain is not None
+    brief = starts or (checked is None and not needed)
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
     if options.bucket is not None:
         bucket = _check_keys(check, options.bucket, connection.prefix)
@@ -138,20 +145,23 @@ class _Check:
         self.requests = Requests(connect, patience)
 
     def visible(self, read: Callable[[], T], needed: str = "") -> T | None:
-        """Return what `read` returns, None if the server does not let the account see it.
+        """Return what `read` returns, None if the server does not let the account see it, or cannot show it now.
 
         `needed` says what has to be seen all the same, in the `DeliveryError` that is raised then. Also raises if
-        acknowledgements can never arrive: the inbox is forbidden, or the JetStream domain does not exist.
+        acknowledgements can never arrive: the inbox is forbidden, or the JetStream domain does not exist; and in an
+        election if rows go to a bucket, whose own configuration says where that is.
         """
         try:
             return read()
-        except (PermissionDenied, NoResponders, RequestTimeout) as error:
+        except (PermissionDenied, NoResponders, RequestTimeout, ServerBusy) as error:
             if needed:
                 raise DeliveryError(f"{needed}: {error}") from None
             inboxes = f"{self.options.connection.inbox_prefix}."
             if isinstance(error, PermissionDenied) and (error.subject or "").startswith(inboxes):
                 raise
             if isinstance(error, NoResponders) and self.options.connection.domain is not None:
+                raise
+            if isinstance(error, ServerBusy) and self.options.bucket is not None:
                 raise
             log.info("not checked before writing: %s", error)
             return None
@@ -219,7 +229,7 @@ class _Check:
 
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
-    named = sorted(needs - {"incr"})
+    named = sorted(needs - _SERVERS.keys())
     if named and options.stream is None:
         raise OptionError(f'option stream must name the stream for column "{named[0]}"', option="stream")
     if "rollup" in needs and options.delivery == "exactly-once":
@@ -265,7 +275,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
             f"{', '.join(state.subjects)})",
             option="subject",
         )
-    for column in sorted(needs):
+    for column in sorted(needs & _SETTINGS.keys()):
         setting = _SETTINGS[column]
         if not getattr(state, setting):
             edit = f"set {setting} on it (spark-jetstream stream edit {name} --{setting.replace('_', '-')})"
@@ -273,7 +283,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
             raise OptionError(f'option stream: {name} refuses column "{column}": {mend}', option="stream")
     if options.delivery == "exactly-once":
         refuse_unfit(state)
-    _warn_of_early_acks(state, options)
+    _warn_of_lost_rows(state, options)
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if state.duplicate_window < needed and options.delivery == "deduplicated":
         log.warning(
@@ -286,11 +296,18 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
         )
 
 
-def _warn_of_early_acks(state: StreamSummary, options: SinkOptions) -> None:
+def _warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
     if state.persist_mode == "async" and first_time(f"persist_mode of {state.name} at {options.connection!r}"):
         log.warning(
             "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of its server loses "
             "rows that count as written; write to a stream without it",
+            state.name,
+        )
+    dropped = state.retention == "interest" and not state.consumers
+    if dropped and first_time(f"consumers of {state.name} at {options.connection!r}"):
+        log.warning(
+            "stream %s keeps messages only for its consumers (retention interest) and has none: it acknowledges rows "
+            "and drops them; create a consumer before you write",
             state.name,
         )
 
@@ -305,7 +322,7 @@ def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
         state = stream_summary(info, f"read bucket {bucket.origin.bucket}")
         _check_key_stream(state, bucket)
         bucket = replace(bucket, history=state.max_msgs_per_subject != 1)
-        _warn_of_early_acks(state, check.options)
+        _warn_of_lost_rows(state, check.options)
     check.dead_letters()
     return bucket
 
@@ -338,4 +355,4 @@ def _check_objects(check: _Check, name: str) -> None:
         return
     if problem := writing_fault(state, name):
         raise OptionError(f"option objectBucket: {name} {problem}", option="objectBucket")
-    _warn_of_early_acks(state, check.options)
+    _warn_of_lost_rows(state, check.options)

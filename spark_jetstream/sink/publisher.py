@@ -14,16 +14,16 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 | in flight, subject of its own | an acknowledgement, of the stream and domain that must store it | stored |
 | | an acknowledgement of another one | the task fails |
 | | a refusal that may pass | due after a pause; after `maxRetries` the task fails (1) |
-| | a refusal of its expected sequence | stored, if the message in its place is this row; else refused |
+| | a refusal for what its subject has | stored, if the message in its place is this row; else refused |
 | | a refusal of this row | refused |
 | | a refusal of all rows; no permission | the task fails |
-| in flight, either | no answer within `ackTimeout` | in flight, sent again; after `maxRetries` the task fails |
+| in flight, either | no answer within `ackTimeout` | in flight, sent again; after `maxRetries` the task fails (1) |
 | | a cut | in flight, sent again; after `retryTimeout` without an answer the task fails |
 | due | its time | in flight, sent again |
 | | a late acknowledgement | stored |
 
-(1) A subject without a stream refuses the row. A stream that has no leader, or whose leader has decided nothing
-(`pub_ack.is_undecided`), may take `retryTimeout`.
+(1) A subject without a stream refuses the row, also if it has another subscriber and the server cannot say so.
+A stream that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`), may take `retryTimeout`.
 
 Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once those that the ledger
 finds are stored. The caller decides what becomes of refused rows (`take_refused`). After an error a task is over.
@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 _MANY = 1000  # answers that are read together
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
+# On older servers a mirror stops for good at a message with Nats-Expected-Stream (seen with 2.10.26 to 2.11.4).
+_MIRRORED = (2, 11, 6)
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -74,8 +76,13 @@ class Publisher:
         self._connection = connect(options.connection.retry_timeout)
         self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
-        # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules out.
-        self._window = Window(self._inbox.subject, options.max_in_flight, may_share=options.max_retries > 0)
+        self._window = Window(
+            self._inbox.subject,
+            options.max_in_flight,
+            # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules out.
+            may_share=options.max_retries > 0,
+            names_stream=self._connection.server_version >= _MIRRORED,
+        )
         self._recovery = Recovery(self._connection, target, ledger)
         self._answered = time.monotonic()  # when the last answer came, or the first row of all in flight was sent
         self._away = self._answered  # when the last call of the task ended: the time from then on is no outage
@@ -199,7 +206,11 @@ class Publisher:
     def _on_timeout(self, flight: InFlight) -> None:
         timeout, retries = self._options.ack_timeout, self._options.max_retries
         if flight.timeouts >= retries:
-            index = int(np.flatnonzero(flight.waiting)[0])
+            # A subscriber that is no stream keeps the server from saying that no stream captures a subject.
+            waiting = np.flatnonzero(flight.waiting).tolist()
+            index = next((index for index in waiting if not self._refuse_uncaptured(flight, index)), None)
+            if index is None:
+                return
             why = (
                 f"no acknowledgement within {timeout:g} s (option ackTimeout), also after {retries} retries (option "
                 f"maxRetries): {self._recovery.why_silent(flight, index, time.monotonic())}"
@@ -271,7 +282,7 @@ class Publisher:
     def _on_refusal(self, flight: InFlight, index: int, refusal: Refusal) -> None:
         meaning: Outcome | None = outcome(refusal)
         if meaning is Outcome.LOOK:
-            meaning = self._recovery.settle_expected(flight, index)
+            meaning = self._recovery.settle_in_place(flight, index, refusal)
         if meaning is None:
             return
         if meaning is Outcome.RETRY and flight.tries[index] < self._options.max_retries:
@@ -294,10 +305,8 @@ class Publisher:
         now, patience = time.monotonic(), self._options.connection.retry_timeout
         too_long = now - self._answered > patience
         if refusal.code == NO_STREAM and not refusal.err_code:
-            for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
-                if self._recovery.nobody_listens(subject, too_long=too_long):
-                    self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
-                    return
+            if self._refuse_uncaptured(flight, index, too_long=too_long):
+                return
         elif not is_undecided(refusal):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
@@ -309,6 +318,14 @@ class Publisher:
                 f"retryTimeout){silence}"
             )
         flight.postpone(index, time.monotonic() + _pause(flight, index))
+
+    def _refuse_uncaptured(self, flight: InFlight, index: int, *, too_long: bool = False) -> bool:
+        """Refuse a row if no stream captures its subject (`Recovery.nobody_listens`), and return whether that is so."""
+        for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
+            if self._recovery.nobody_listens(subject, too_long=too_long):
+                self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
+                return True
+        return False
 
     def _on_denied(self, denied: PermissionDenied) -> None:
         if denied.subject is None or denied.subject.lower().startswith(self._inbox.subject.rpartition(".")[0].lower()):

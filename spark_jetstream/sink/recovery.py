@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 import pyarrow as pa
 
+from spark_jetstream.buckets.kv import last_revision
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import JetStreamError, PermissionDenied
-from spark_jetstream.protocol.pub_ack import Outcome
+from spark_jetstream.protocol.pub_ack import Outcome, Refusal
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.rows import INCREMENT, RefusedRow
@@ -22,6 +23,7 @@ from spark_jetstream.streams.lookup import RawMessage, message, next_message, st
 log = logging.getLogger(__name__)
 
 _VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
+_MOST_OF_SUBJECT = 100  # messages of a full subject among which a row is looked for
 
 
 class Recovery:
@@ -98,31 +100,50 @@ class Recovery:
                 flight.settle(index)
                 flight.portion.counted.stored += 1
 
-    def settle_expected(self, flight: InFlight, index: int) -> Outcome | None:
-        """Return what to do about a row that the server refused because of its expected sequence; None if it is stored.
+    def settle_in_place(self, flight: InFlight, index: int, refusal: Refusal) -> Outcome | None:
+        """Return what to do about a row that the server refused for what its subject has; None if the row is there.
 
-        The server checks the expected sequence before the message id, so the message at that place may be this very
-        row, stored by an earlier try. The row then counts as a duplicate. A row without a message id is recognised by
-        payload and headers, and looked for only if it was sent more than once. One row of a group tells of all.
+        The server compares an expected sequence before it looks at the message id, and a full subject
+        (`discard_new_per_subject`) refuses each row whose id the stream has forgotten. So the message in the way may be
+        this very row, stored by an earlier try. The row then counts as a duplicate. A row without a message id is
+        recognised by payload and headers, and looked for only if it was sent more than once. Of a group only a row that
+        expects a sequence is looked for, and tells of all.
         """
         rows = flight.portion.members(index)
         row = next((row for row in rows if expected_revision(row.lines) is not None), rows[0])
-        expected = expected_revision(row.lines)
-        if expected is None or (row.message_id is None and not flight.again[index]):
+        alone = len(rows) == 1 or expected_revision(row.lines) is not None
+        if not alone or (row.message_id is None and not flight.again[index]):
             return Outcome.REFUSED
         target = self._target
         try:
             for name in [target.stream] if target.stream else streams_of(self._connection, row.subject):
-                stored = next_message(
-                    self._connection, name, target.stored_at(row.subject), expected + 1, prefix=target.api_prefix
-                )
-                if stored is not None and _is_row(stored, row):
-                    flight.settle_as_duplicate(index, name, stored.sequence + rows[-1].index - row.index)
-                    return None
+                for stored in self._in_the_way(name, row, last_revision(refusal.description)):
+                    if _is_row(stored, row):
+                        flight.settle_as_duplicate(index, name, stored.sequence + rows[-1].index - row.index)
+                        return None
         except JetStreamError as error:
-            log.info("cannot read the message at the expected sequence of a row: %s", error)
+            log.info("cannot read what is stored in the place of a row: %s", error)
             return Outcome.RETRY if error.retriable else Outcome.REFUSED
         return Outcome.REFUSED
+
+    def _in_the_way(self, stream: str, row: RefusedRow, last: int | None) -> Iterator[RawMessage]:
+        """Yield the message after the sequence that a row expects, or the first ones of its subject.
+
+        Before these comes the `last` one of the subject, if the server has named it: most often it is the row.
+        """
+        subject, expected = self._target.stored_at(row.subject), expected_revision(row.lines)
+        prefix = self._target.api_prefix
+        named = message(self._connection, stream, last, prefix=prefix) if last else None
+        if named is not None:
+            yield named
+            subject = named.subject  # another one if the stream transforms subjects
+        at, most = (1, _MOST_OF_SUBJECT) if expected is None else (expected + 1, 1)
+        for _ in range(most):
+            stored = next_message(self._connection, stream, subject, at, prefix=prefix)
+            if stored is None:
+                return
+            yield stored
+            at = stored.sequence + 1
 
     def note_answers(self, domains: Set[str]) -> None:
         """Forget which subjects no stream captures: the server has sent new answers, from streams of these domains."""

@@ -383,8 +383,8 @@ def _with_schedule_and_rollup(
             timed = pc.is_valid(given["schedule"])
             if column == "schedule_target":
                 note(faults, pc.and_not(timed, pc.is_valid(given[column])), f"column {column} is null, unlike schedule")
-            values = header_values(given[column], column, faults)
             broken = pc.invert(timed).to_numpy(zero_copy_only=False)
+            values = header_values(without(given[column], broken), column, faults)
         lines = with_header(lines, header, without(values, broken))
     return lines
 

@@ -166,9 +166,7 @@ class InFlight:
         at, sequences = stored.numbers[mine] - self.frames.first, stored.sequences[mine]
         twice = at[:0]
         if stored.duplicate[mine].any():
-            # Messages of the first try, whose answers named no row, are no duplicates of an earlier attempt.
-            own = {} if self.replies is None else self.replies.sequences()
-            twice = at[stored.duplicate[mine] & ~np.isin(sequences, np.concatenate([at[:0], *own.values()]))]
+            twice = at[stored.duplicate[mine] & ~np.isin(sequences, self._own_sequences())]
         self.waiting[at] = False
         self.due = {index: due for index, due in self.due.items() if self.waiting[index]}
         self.sequences[at] = sequences
@@ -178,6 +176,11 @@ class InFlight:
         self.portion.counted.duplicates += len(np.unique(twice))
         first = int((sequences - self.portion.sizes[at]).min()) + 1
         self.portion.counted.note(stored.stream, first, int(sequences.max()))
+
+    def _own_sequences(self) -> IntArray:
+        """Messages of the first try, whose answers named no row: they are no duplicates of an earlier attempt."""
+        own = {} if self.replies is None else self.replies.sequences()
+        return np.concatenate([self.sequences[:0], *own.values()])
 
     def refuse_shared(self) -> None:
         """Count an answer to the shared reply subject that says that some row is not stored."""
@@ -193,11 +196,14 @@ class InFlight:
             self.unanswered -= int(self.portion.sizes[index])
 
     def settle_as_duplicate(self, index: int, stream: str, sequence: int) -> None:
-        """Count a row whose acknowledgement was lost as stored, as this message of a stream."""
+        """Count a row whose acknowledgement was lost, or named no row, as stored, as this message of a stream."""
         self.settle(index)
         self.sequences[index] = sequence
-        self.known[index] = True
         self.portion.counted.note_duplicate(stream, sequence, int(self.portion.sizes[index]))
+        if sequence in self._own_sequences():
+            self.portion.counted.duplicates -= 1
+        else:
+            self.known[index] = True
 
     def refuse(self, index: int, why: str, err_code: int = 0) -> list[RefusedRow]:
         """Settle a row or a group, and return its rows with the reason why they can never be stored."""
@@ -209,15 +215,17 @@ class Window:
     """The portions in flight, of at most `most` rows and `MAX_BYTES_IN_FLIGHT`, and the numbers of reply subjects.
 
     Reply subjects are `<inbox>.<number>`. Portions share one if all answers so far named one stream and domain: rows of
-    two streams prove nothing together. `may_share` is false from the first answers that prove nothing on.
+    two streams prove nothing together. `may_share` is false from the first answers that prove nothing on. With
+    `names_stream` the rows say which stream must store them, where it is given.
     """
 
-    def __init__(self, inbox: str, most: int, *, may_share: bool) -> None:
+    def __init__(self, inbox: str, most: int, *, may_share: bool, names_stream: bool = True) -> None:
         self.portions: list[InFlight] = []  # oldest first; the publisher adds to it
         self.refused: list[RefusedRow] = []  # rows that can never be stored, until the caller takes them
         self.may_share = may_share  # the publisher sets it to false after a silence
         self._inbox = inbox
         self._most = most
+        self._names_stream = names_stream
         self._places: set[tuple[str, str]] = set()  # stream and domain of all answers to main rows so far
         self._next = 1  # the first number that was never used
         self._free: list[int] = []  # numbers that portions shared, with all their answers: used again
@@ -242,7 +250,8 @@ class Window:
         else:
             first = self._next
             self._next += 1 if shared else len(portion.sizes)
-        return encode(portion.rows, portion.ids, portion.stream, inbox=self._inbox, first_number=first, shared=shared)
+        stream = portion.stream if self._names_stream else None
+        return encode(portion.rows, portion.ids, stream, inbox=self._inbox, first_number=first, shared=shared)
 
     @property
     def unanswered(self) -> int:

@@ -30,7 +30,7 @@ from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED, note_batch
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
-from spark_jetstream.sink.rows import SinkColumns
+from spark_jetstream.sink.rows import SinkColumns, shown_bytes
 from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.spark_process import find_file, first_time, freeze_imports
 
@@ -45,7 +45,9 @@ except ImportError:  # Spark 4.0
 
 log = logging.getLogger(__name__)
 
-_ROWS = 2000  # of a record batch that is made from Python rows
+# Of a record batch that is made from Python rows; Arrow has no column of 2 GiB.
+_ROWS = 2000
+_BYTES = 4 * 1024 * 1024
 
 
 @dataclass
@@ -90,7 +92,9 @@ class _Sink:
         """Check columns and server. Return the function that stores the rows of a task."""
         if self.options.bucket is not None:
             keyed = BucketColumns.check(self.fields)
-            return functools.partial(write_bucket, columns=keyed, bucket=check_start(self._connect, self.options))
+            return functools.partial(
+                write_bucket, columns=keyed, bucket=check_start(self._connect, self.options, keyed.names)
+            )
         if self.options.object_bucket is not None:
             named = ObjectColumns.check(self.fields)
             check_start(self._connect, self.options)
@@ -141,9 +145,9 @@ class _Sink:
             note_batch(self._connect, self.options, WriteTask(tasks[0].write, batchId, 0, self._kept), len(tasks))
         report = BatchReport(task.report for task in tasks)
         _driver_log().info("jetstream sink, %s: %s", self._name(tasks, batchId), report)
-        groups = Counter(name.decode() for task in tasks for name in task.report.groups)
-        for name in [name for name, count in groups.items() if count > 1]:
-            raise DeliveryError(f"partitions have stored group {name!r} in parts: write df.repartition('atomic_group')")
+        groups = Counter(name for task in tasks for name in task.report.groups)
+        for group in [shown_bytes(name) for name, count in groups.items() if count > 1]:
+            raise DeliveryError(f"partitions have stored group {group} in parts: write df.repartition('atomic_group')")
         if report.lost_ttl and (not self.streaming or first_time(f"ttl of run {tasks[0].run}")):
             _driver_log().warning(
                 "rows are stored without the Nats-TTL of their column headers, so they do not expire: put it into "
@@ -182,10 +186,13 @@ class JetStreamStreamWriter(_Sink, StreamWriter):
 def record_batches(
     rows: Iterable[Sequence[Any]], fields: Sequence[tuple[str, str]], most: int = _ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield Python rows as record batches of at most `most` rows. `fields` are names and Spark `simpleString` types."""
+    """Yield Python rows as record batches of at most `most` rows and about 4 MB.
+
+    `fields` are names and Spark `simpleString` types.
+    """
     types = {**TYPES, "map<string,string>": pa.map_(pa.string(), pa.string())}
     remaining = iter(rows)
-    while some := list(itertools.islice(remaining, most)):
+    while some := list(_fitting(itertools.islice(remaining, most))):
         arrays = []
         for index, (name, kind) in enumerate(fields):
             values = [row[index] for row in some]
@@ -196,6 +203,14 @@ def record_batches(
                 values = [None if value is None else value.astimezone() for value in values]
             arrays.append(pa.array(values, types.get(kind)))  # a column of other integers has the type of its values
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
+
+
+def _fitting(rows: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Yield rows until they have `_BYTES` of text and bytes."""
+    size = 0
+    while size < _BYTES and (row := next(rows, None)) is not None:
+        yield row
+        size += sum(len(value) for value in row if isinstance(value, (str, bytes, bytearray)))
 
 
 @functools.cache

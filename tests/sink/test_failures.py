@@ -7,6 +7,7 @@ test's stream and `<s>` for what its subjects begin with.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import uuid
@@ -21,12 +22,14 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused
+from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused, SchemaError
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import find_server_binary
 from tests.conftest import SparkLog
 from tests.support.calls import refusal_of, store, writer_of
+from tests.support.proxy import WireProxy, answer
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
@@ -482,6 +485,17 @@ def test_a_server_that_cannot_write(tmp_path: Path) -> None:
         close_all()
 
 
+def test_a_server_that_knows_no_ttl(make: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would store the rows for good."""
+    monkeypatch.setattr(Connection, "server_version", (2, 10, 29))
+    s = make()
+    for mode in "bs":
+        for names, options in (("data subject ttl", HERE), ("key value ttl", {"bucket": "prices"})):
+            columns = pa.schema([(name, pa.string()) for name in names.split()])
+            with pytest.raises(SchemaError, match=r'column "ttl" needs nats-server 2\.11, and this one is 2\.10\.29'):
+                writer_of(mode, settings(s, options), columns)
+
+
 def test_the_first_row_at_a_subject_that_is_denied_is_named_and_the_others_are_stored(make: MakeStream) -> None:
     s = make()
     subjects = ["<s>.secret" if number in (11, 20, 30) else "<s>.a" for number in range(1, 1001)]
@@ -510,6 +524,26 @@ SHORT = (
     "retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window longer or set delivery to "
     "exactly-once"
 )
+
+
+@pytest.mark.parametrize("mode", ["b", "s"])
+def test_an_election_at_the_start_ends_no_query(make: MakeStream, caplog: pytest.LogCaptureFixture, mode: str) -> None:
+    """Nobody can show the streams for longer than connecting may take; the rows wait as long as an outage may last."""
+    s = make()
+    error = {"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"}
+
+    def leaderless(frame: bytes) -> bytes:
+        shown = re.search(rb"io\.nats\.jetstream\.api\.v1\.stream_(info|names)_response", frame)
+        return answer(frame, json.dumps({"type": shown[0].decode(), "error": error}).encode()) if shown else frame
+
+    frame = rows(s)
+    with WireProxy(s.url) as proxy:
+        proxy.drop(leaderless)
+        options = settings(s, {**HERE, "deadLetterSubject": "<s>.dead", "connectTimeout": "300ms"})
+        store(writer_of(mode, {**options, "servers": proxy.url}, frame.schema), [frame])
+        close_all()
+    assert s.state()["messages"] == 3
+    assert "not checked before writing: cannot read stream" in caplog.text
 
 
 def test_a_short_duplicate_window_is_warned_of(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
@@ -552,6 +586,20 @@ def test_a_stream_that_acknowledges_too_early_is_warned_of_once(
     writer_of("b", {**options, "bucket": "early"}, batch(key=["a"], value=[b"x"]).schema)
     writer_of("b", {**options, "objectBucket": "early"}, batch(name=["a"], content=[b"x"]).schema)
     assert [f"stream {name} {early}" in caplog.text for name in ("KV_early", "OBJ_early")] == [True, True]
+
+
+def test_a_stream_that_acknowledges_and_drops_is_warned_of(make: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+    s = make(retention="interest")
+    dropping = f"stream {s.name} keeps messages only for its consumers (retention interest) and has none"
+    for _ in range(2):
+        write(s, HERE)
+    assert (s.state()["messages"], caplog.text.count(dropping)) == (0, 1)
+    held = make(retention="interest")
+    config = {"durable_name": "c", "ack_policy": "explicit"}
+    held.publisher.api(f"CONSUMER.CREATE.{held.name}.c", {"stream_name": held.name, "config": config})
+    write(held, HERE)
+    assert held.state()["messages"] == 3
+    assert f"stream {held.name} keeps messages only" not in caplog.text
 
 
 def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:

@@ -24,6 +24,7 @@ from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.rows import Rows, SinkColumns
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
+from tests.support.calls import store, writer_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 from tests.support.queries import refusal
@@ -166,6 +167,18 @@ def test_a_row_that_can_never_be_stored_takes_its_group_along(server: NatsServer
     group = f"its group 'a' of 3 rows is stored whole or not at all: row 3 of it: {alone.format(3)}"
     bad = "column atomic_group is empty or holds a blank or a control character"
     assert reasons == {**dict.fromkeys((b"row 0", b"row 2", b"row 4"), group), b"row 5": bad, b"row 6": alone.format(7)}
+
+
+def test_a_name_that_is_not_utf8(server: NatsServer, admin: Publisher) -> None:
+    """A server takes it as it is, and Spark has it in a column of text (a cast from binary)."""
+    s = made(server, admin)
+    group = pa.array([b"gr\xfcn"] * 2, pa.binary()).view(pa.string())
+    good = batch(data=[b"1", b"2"], subject=["s.1", "s.2"], atomic_group=group)
+    store(writer_of("b", {"servers": server.url, "stream": "S"}, good.schema), [good])
+    assert s.state()["messages"] == 2
+    bad = batch(data=[b"1", None], subject=["s.1", "s.2"], atomic_group=group)
+    with pytest.raises(RowRefused, match=r"its group 'gr.n' of 2 rows is stored whole or not at all: row 2 of it"):
+        sink(server.url).write([bad])
 
 
 #: What makes a server refuse the group "bad" with its error code, and a column or setting that is to blame.

@@ -7,6 +7,8 @@ import functools
 import itertools
 import json
 import threading
+import time
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, cast
@@ -20,11 +22,12 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import ledger, preflight
-from spark_jetstream.sink.ledger import BUCKET, STREAM, note_batch
+from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM, note_batch
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
+from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import consumers, create, options, wait_until
@@ -124,6 +127,25 @@ class TestEntry:
         sink.write([rows("s.a", 0, 10)], task=WriteTask("w-load", 0, 3, 3600.0))
         assert "Nats-TTL: 3600s\r\n" in base64.b64decode(message(admin, "w-load.3")["hdrs"]).decode()
 
+    def test_is_renewed_while_its_task_goes_on(
+        self, admin: Publisher, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or another attempt, and the task itself, would find none after a day."""
+        passed, revisions = 0.0, list[int]()
+        monkeypatch.setattr(ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal passed
+            for index in range(5):
+                yield rows("s.a", 10 * index, 10)
+                revisions.append(message(admin, "w-load.0")["seq"])
+                passed += 0.4 * FORGOTTEN
+
+        sink.write(batches(), task=WriteTask("w-load", 0, 0, FORGOTTEN), names=("data", "subject"))
+        first = revisions[0]
+        assert revisions == [first, first, first + 1, first + 1, first + 2]
+        assert numbers(s.url, "S") == list(range(50))
+
     @pytest.mark.parametrize(
         ("content", "said"),
         [
@@ -199,6 +221,17 @@ class TestTakingOver:
         # Deleting one is not waited for, neither here nor there.
         wait_until(lambda: consumers(s.url, "S") == [], "no consumer is left")
         assert entry(admin)["streams"]["S"]["next"] == 6
+
+    def test_knows_ids_that_are_not_utf8(self, admin: Publisher, s: Stream) -> None:
+        """A server takes them as they are, and Spark has them in a column of text (a cast from binary)."""
+        ids = [b"gr\xfcn-%d" % number for number in range(20)]
+        given = batch(data=[b"x"] * 20, subject=["s.a"] * 20, msg_id=pa.array(ids, pa.binary()).view(pa.string()))
+        sink = exactly(s.url)
+        die(sink, s, given.slice(0, 15), names=given.schema.names)
+        forget(admin, "S", "s")
+        report = sink.write([given])
+        assert (report.stored, report.duplicates) == (20, 15)
+        assert s.state()["messages"] == 20
 
     def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         streams = [make(name) for name in ("S", "T", "U")]
@@ -746,6 +779,22 @@ class TestStart:
         with pytest.raises(OutageError):
             look(away, SinkOptions.from_spark({**times, **given}, streaming=streaming))
         assert asked == [77.0 if streaming else 7.0]
+
+    def test_waits_for_a_domain_whose_link_is_gone(self) -> None:
+        """A micro-batch may begin in an outage; nobody answers then, as if there were no such domain."""
+        with Linked() as linked, WireProxy(linked.leaf.url) as proxy:
+            create(linked.hub.url, "FAR")
+            sink = Sink(proxy.url, stream="FAR", domain="hub", connectTimeout="300ms", retryTimeout="60s")
+            linked.cut()
+            with ThreadPoolExecutor(1) as pool:
+                starting = pool.submit(sink.started)
+                # More questions than `connectTimeout` allows.
+                wait_until(
+                    lambda: starting.done() or proxy.client_bytes.count(b"STREAM.INFO.FAR") >= 8,
+                    "the sink asks again and again",
+                )
+                linked.mend()
+                starting.result(60)
 
     def test_makes_no_ledger_for_a_stream_that_is_refused(self, admin: Publisher, make: MakeStream) -> None:
         s = make(retention="workqueue")

@@ -29,6 +29,7 @@ MEANINGS: list[tuple[int, int, str, Outcome, str]] = [
     (412, 0, "Required Api Level", Outcome.FAIL, "status 412 Required Api Level"),
     (400, 10070, "wrong last msg ID: x", Outcome.REFUSED, "wrong last msg ID: x"),
     (400, 10071, "wrong last sequence: 3", Outcome.LOOK, "column expected_last_subject_sequence"),
+    (503, 10077, "maximum messages per subject exceeded", Outcome.LOOK, "raise the stream's max_msgs_per_subject"),
     (400, 10164, "wrong last sequence", Outcome.RETRY, "wrong last sequence"),
     (403, 10111, "rollup not permitted", Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column"),
     (400, 10188, "message schedules is disabled", Outcome.REFUSED, "set allow_msg_schedules on the stream, or drop"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import re
 import threading
 import time
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink import publisher as publisher_module
@@ -27,7 +29,7 @@ from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
 from spark_jetstream.testing import NatsServer
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy, answer, is_answer
-from tests.support.publish import Message, Publisher, Refused
+from tests.support.publish import Message, Publisher, Refused, Tap
 from tests.support.reading import create, wait_until
 from tests.support.sinking import Sink, batch, numbers, payload, rows, seen, stored
 from tests.support.streams import MakeStream, Stream
@@ -36,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_connection_left")
 
 never_late = pytest.mark.usefixtures("never_late")
 NEVER = "10m"
+SECOND = 1_000_000_000
 
 IDS = ["deduplicated", "exactly-once"]
 LEVELS = ["at-least-once", *IDS]
@@ -283,6 +286,28 @@ class TestNobodyListens:
             assert {headers["Dead-Letter-Subject"][0] for headers in letters} == {"nowhere.a"}
             target.purge()
 
+    def test_dead_letters_where_another_subscriber_listens(
+        self, nats_server: NatsServer, target: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server then does not say that no stream has the subject: such rows get no answer at all."""
+        send_due = publisher_module.Publisher._send_due
+
+        def pass_by(self: publisher_module.Publisher) -> None:
+            # `ackTimeout` passes when all rows but these have their answers.
+            rows_in_flight = [flight for flight in self._window.portions if flight.portion.main]
+            for flight in rows_in_flight if sum(flight.unanswered for flight in rows_in_flight) == 10 else ():
+                flight.sent = -math.inf
+            send_due(self)
+
+        monkeypatch.setattr(publisher_module.Publisher, "_send_due", pass_by)
+        sink = Sink(nats_server.url, ackTimeout=NEVER, maxRetries=1, deadLetterSubject=f"{target.subject}.dead")
+        at = lambda number: "nowhere.a" if number % 10 == 3 else f"{target.subject}.a"  # noqa: E731
+        with Tap(nats_server.url):
+            report = sink.write([rows(at, 0, 100)])
+        assert (report.rows, report.stored, report.dead_letters) == (100, 90, 10)
+        letters = [message.headers for message in seen(target) if "Dead-Letter-Subject" in message.headers]
+        assert [headers["Dead-Letter-Reason"] for headers in letters] == [["no stream captures this subject"]] * 10
+
     def test_a_stream_that_is_made_in_time(self, proxy: WireProxy, stream: MakeStream) -> None:
         refused = proxy.awaiting(b"NATS/1.0 503")
         with ThreadPoolExecutor(1) as pool:
@@ -420,6 +445,20 @@ class TestRefusals:
         assert counted(raised.value) == 0
 
 
+def test_a_server_whose_mirrors_stop_at_the_name_of_a_stream(
+    target: Stream, stream: MakeStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows do not name it then: their acknowledgements alone tell which stream has stored them."""
+    other, sink = stream(storage="memory"), Sink(target.url, stream=target.name)
+    for version, named in (((2, 11, 6), 10), ((2, 11, 5), 0)):
+        monkeypatch.setattr(Connection, "server_version", version)
+        target.purge()
+        assert sink.write([rows(f"{target.subject}.a", 0, 10)], task=WriteTask("q", named, 0)).stored == 10
+        assert sum(b"\r\nNats-Expected-Stream: " in message.block for message in seen(target)) == named
+    with pytest.raises(RowRefused, match=f"stream {other.name} stored it, not {target.name} .option stream."):
+        sink.write([rows(f"{other.subject}.a", 0, 10)])
+
+
 class TestSharedReply:
     """Rows share a reply subject once all answers named one stream; these answers only count."""
 
@@ -454,6 +493,16 @@ class TestSharedReply:
         assert sorted(numbers(small.url, small.name)) == [number // 2 * 2 for number in range(2000) if number != 700]
         # What comes later does not share any more.
         assert len(set(self.replies(proxy, small.subject)[-200:])) == 200
+
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_one_refused_row_among_others_that_expect_a_sequence(self, target: Stream, delivery: str) -> None:
+        """The server refuses the copies of those that are stored, which are no rows of an earlier attempt."""
+        sink = Sink(target.url, delivery=delivery, deadLetterSubject=f"{target.subject}.dead", **self.FEW)
+        subjects = [f"{target.subject}.{number}" for number in range(2000)]
+        expected = [7 if number == 700 else 0 for number in range(2000)]
+        report = sink.write([batch(data=[b"x"] * 2000, subject=subjects, expected_last_subject_sequence=expected)])
+        assert (report.stored, report.duplicates, report.dead_letters) == (1999, 0, 1)
+        assert target.state()["messages"] == 2000
 
     def test_refusals_of_rows_that_nobody_can_read_again(self, stream: MakeStream) -> None:
         """Without ids, and without the permission to look, rows may be stored twice; none is missing."""
@@ -571,6 +620,29 @@ class TestExpectedSequence:
         assert numbers(target.url, target.name) == list(range(20))
 
     @never_late
+    def test_rows_are_known_again_at_the_subject_that_the_stream_makes_of_theirs(
+        self, proxy: WireProxy, stream: MakeStream
+    ) -> None:
+        s = stream(storage="memory", subject_transform={"src": ">", "dest": "moved.>"})
+        subject = [f"{s.subject}.a"] * 3
+        chain = batch(
+            data=[payload(number) for number in range(3)], subject=subject, expected_last_subject_sequence=[0, 1, 2]
+        )
+        proxy.drop_frames(f'{{"stream":"{s.name}"'.encode(), 3)
+        report = Sink(proxy.url, ackTimeout=NEVER).write([chain])
+        assert (report.stored, report.duplicates) == (3, 3)
+        assert [message.subject for message in seen(s)] == [f"moved.{s.subject}.a"] * 3
+
+    @never_late
+    def test_a_row_is_known_again_at_a_subject_that_is_not_utf8(self, proxy: WireProxy, target: Stream) -> None:
+        """Nobody can ask for that in a request, which is JSON."""
+        subject = pa.array([target.subject.encode() + b".\xff"], pa.binary()).view(pa.string())
+        row = batch(data=[payload(0)], subject=subject, expected_last_subject_sequence=[0])
+        proxy.drop_frames(f'{{"stream":"{target.name}"'.encode(), 1)
+        report = Sink(proxy.url, ackTimeout=NEVER, stream=target.name).write([row])
+        assert (report.stored, report.duplicates, target.state()["messages"]) == (1, 1, 1)
+
+    @never_late
     @pytest.mark.parametrize("repeat", [False, True], ids=["first try", "second try"])
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     @pytest.mark.parametrize("theirs", [b"other", b"row 0"])
@@ -594,6 +666,35 @@ class TestExpectedSequence:
         row = batch(data=[payload(0)], subject=[f"{target.subject}.a"], expected_last_subject_sequence=[0])
         with pytest.raises(RowRefused, match=r"wrong last sequence: 1 \(error 10071\)"):
             Sink(target.url, delivery="at-least-once").write([row])
+
+
+class TestFullSubject:
+    """A stream may refuse what is new at a subject that has all it may have, which can be the row's own first copy."""
+
+    FULL: ClassVar[dict[str, Any]] = {"storage": "memory", "discard": "new", "discard_new_per_subject": True}
+
+    @never_late
+    def test_a_lost_answer(self, proxy: WireProxy, stream: MakeStream) -> None:
+        s = stream(max_msgs_per_subject=1, **self.FULL)
+        proxy.drop_frames(f'{{"stream":"{s.name}"'.encode(), 5)
+        sink = Sink(proxy.url, delivery="at-least-once", ackTimeout=NEVER)
+        report = sink.write([rows(lambda number: f"{s.subject}.{number}", 0, 20)])
+        assert (report.stored, report.duplicates) == (20, 5)
+        assert numbers(s.url, s.name) == list(range(20))
+
+    @pytest.mark.parametrize("named", [True, False])
+    @pytest.mark.parametrize("most", [1, 3])
+    def test_an_attempt_that_comes_when_the_ids_are_forgotten(self, stream: MakeStream, most: int, named: bool) -> None:
+        s = stream(max_msgs_per_subject=most, duplicate_window=SECOND // 10, **self.FULL)
+        sink = Sink(s.url, **({"stream": s.name} if named else {}))
+        at = lambda number: f"{s.subject}.{number // most}"  # noqa: E731
+        sink.write([rows(at, 0, 12)])
+        wait_until(lambda: s.last_age() > SECOND, "the stream has forgotten the ids")
+        report = sink.write([rows(at, 0, 12)])
+        assert (report.stored, report.duplicates, report.streams) == (12, 12, {s.name: (1, 12)})
+        # That of another write is no copy.
+        with pytest.raises(RowRefused, match="maximum messages per subject exceeded"):
+            sink.write([rows(at, 0, 1)], task=WriteTask("another", 1, 0))
 
 
 class TestDeadLetters:

@@ -370,6 +370,13 @@ def test_a_timestamp_is_a_schedule_in_utc(zone: str | None) -> None:
     ]
 
 
+def test_without_a_schedule_a_target_and_a_ttl_do_not_count() -> None:
+    odd = ["", "a b", "a\r\nb", None, "due"]
+    found = read_rows("a", data=[b"x"] * 5, schedule=[None] * 5, schedule_target=odd, schedule_ttl=odd)
+    assert found.faults == {}
+    assert found.lines.to_pylist() == [b""] * 5
+
+
 def test_a_rollup_is_sub_or_all() -> None:
     found = read_rows("a", data=[b"x"] * 5, rollup=["sub", "all", None, "ALL", ""])
     assert found.faults == dict.fromkeys((3, 4), "column rollup must be sub or all, or null")

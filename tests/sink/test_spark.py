@@ -322,5 +322,7 @@ def test_rows_become_record_batches_of_a_bounded_size() -> None:
     assert [
         (text, dict(headers)) for each in found for text, headers in zip(*each.to_pydict().values(), strict=True)
     ] == made
+    large: list[tuple[str, dict[str, str]]] = [(payload, {}) for payload in ("x" * 1_000_000, "y" * 3_500_000, "z")]
+    assert [each.num_rows for each in record_batches(large * 3, fields)] == [2, 3, 3, 1]
     # Objects come one at a time: many at once would need their memory.
     assert [each.num_rows for each in record_batches(made[:2], fields, 1)] == [1, 1]
