@@ -106,8 +106,17 @@ def consumer_state(body: Mapping[str, Any], context: str) -> ConsumerState:
     """Return the state that a reply about a consumer describes. Raises `ProtocolError` for an unusable one."""
     config: Mapping[str, Any] = jsapi.field(body, "config", dict, context)
     deliveries = int(jsapi.field(body, "delivered.consumer_seq", int, context))
-    # Before 2.14 the ack floor of a consumer that begins at a sequence is 0; `delivered` is right on all servers.
-    position = "ack_floor" if deliveries else "delivered"
+    following = int(jsapi.field(body, "delivered.stream_seq", int, context)) + 1
+    start = config.get("opt_start_seq")
+    if deliveries or isinstance(start, int):
+        floor = int(jsapi.field(body, "ack_floor.stream_seq", int, context))
+        if deliveries:
+            following = floor + 1
+        elif floor == 0 and isinstance(start, int):
+            # Before 2.14 the ack floor stays 0 until something moves the consumer, such as a purge. It begins at the
+            # stream's first message, if that comes later than its start, and holds what matches from the start on
+            # (tried on 2.10.26, 2.11.11 and 2.12.8).
+            following = min(following, max(1, start))
     metadata = _metadata(config)
     level = metadata.get("_nats.level", "0")
     threshold = config.get("inactive_threshold", 0)
@@ -115,7 +124,7 @@ def consumer_state(body: Mapping[str, Any], context: str) -> ConsumerState:
         raise ProtocolError(f"cannot {context}: the server's reply has an unusable configuration")
     return ConsumerState(
         config=config,
-        next=int(jsapi.field(body, f"{position}.stream_seq", int, context)) + 1,
+        next=following,
         deliveries=deliveries,
         run=metadata.get(RUN),
         since=metadata.get(SINCE, ""),

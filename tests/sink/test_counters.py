@@ -195,9 +195,10 @@ def test_exactly_once_when_answers_are_lost_for_longer_than_ids_last(
     assert sum(map(int, found)) >= 5
 
 
+@pytest.mark.parametrize("payload", [b"x", b""])
 @pytest.mark.parametrize("delivery", LEVELS)
 def test_a_row_without_an_increment_is_refused_and_the_others_count_once(
-    s: Stream, stream: MakeStream, delivery: str
+    s: Stream, stream: MakeStream, delivery: str, payload: bytes
 ) -> None:
     # Its refusal is an answer to rows that share a reply subject, so the sink has to find out which are stored.
     dead = stream(storage="memory")
@@ -205,12 +206,12 @@ def test_a_row_without_an_increment_is_refused_and_the_others_count_once(
     subjects = [f"{s.subject}.{'ab'[number % 2]}" for number in range(2500)]
     increments: list[str | None] = ["1"] * 2500
     increments[2200] = None
-    payloads = [None if increment else b"x" for increment in increments]
+    payloads = [None if increment else payload for increment in increments]
     report = sink.write([batch(subject=subjects, incr=increments, data=payloads)], task(s))
     assert (report.stored, report.dead_letters) == (2499, 1)
     assert values(s) == {"a": "1249", "b": "1250"}
     [letter] = seen(dead)
-    assert letter.data == b"x"
+    assert letter.data == payload
     assert letter.headers["Dead-Letter-Reason"] == [
         "message counter increment is missing (error 10169): the stream holds counters (allow_msg_counter): give each "
         "row a value in column incr"

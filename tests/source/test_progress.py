@@ -456,6 +456,28 @@ def test_a_reply_that_lacks_a_field() -> None:
             consumer_state({**body, **fields}, "look")
 
 
+@pytest.mark.parametrize(
+    ("deliveries", "delivered", "floor", "following"),
+    [
+        # As a server before 2.14 says it of a consumer that begins at sequence 3.
+        pytest.param(0, 2, 0, 3, id="the stream has this message"),
+        pytest.param(0, 9, 0, 3, id="the first message of the stream is at sequence 10"),
+        pytest.param(0, 9, 9, 10, id="a purge up to sequence 9"),
+        pytest.param(1, 5, 4, 5, id="another client takes messages"),
+        # And one since 2.14.
+        pytest.param(0, 2, 2, 3, id="moved to sequence 3"),
+    ],
+)
+def test_where_a_consumer_stands(deliveries: int, delivered: int, floor: int, following: int) -> None:
+    """It holds what matches from where it was created, also if the next message of the stream comes later."""
+    body: dict[str, Any] = {
+        "config": {"deliver_policy": "by_start_sequence", "opt_start_seq": 3},
+        "delivered": {"consumer_seq": deliveries, "stream_seq": delivered},
+        "ack_floor": {"consumer_seq": 0, "stream_seq": floor},
+    }
+    assert consumer_state(body, "look").next == following
+
+
 def test_a_purge_of_nothing_is_no_purge_of_everything() -> None:
     assert purge_request(2, None) == b'{"seq": 2}'
     for end in (1, 0):
