@@ -14,8 +14,15 @@ from tests.support.proxy import WireProxy
 def test_a_connection_that_comes_as_the_port_is_closed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         proxy = WireProxy(f"nats://127.0.0.1:{silent.getsockname()[1]}").start()
-        goes_on = threading.Event()
-        proxy._loop.call_soon_threadsafe(goes_on.wait)
+        held, goes_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            goes_on.wait()
+
+        proxy._loop.call_soon_threadsafe(hold)
+        # A loop that begins its turn later may cancel the connection's callback before it was called.
+        assert held.wait(60)
         port = urlsplit(proxy.url).port
         with socket.create_connection(("127.0.0.1", port or 0)):
             assert proxy._listener is not None
