@@ -17,7 +17,16 @@ from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
-from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, is_undecided, outcome, reason
+from spark_jetstream.protocol.pub_ack import (
+    NAMING_SERVERS,
+    NO_STREAM,
+    AckReader,
+    Outcome,
+    Refusal,
+    is_undecided,
+    outcome,
+    reason,
+)
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import why_silent
 
@@ -108,7 +117,9 @@ class Uploads:
 
     def head(self, lines: bytes = b"") -> bytes:
         """Return the header block of a message with these lines of its own."""
-        return b"NATS/1.0\r\nNats-Expected-Stream: %b\r\n%b\r\n" % (self.stream.encode(), lines)
+        named = self._connection.server_version >= NAMING_SERVERS
+        expected = b"Nats-Expected-Stream: %b\r\n" % self.stream.encode() if named else b""
+        return b"NATS/1.0\r\n%b%b\r\n" % (expected, lines)
 
     def store(self, subject: str, payloads: Iterable[bytes | memoryview], lines: bytes = b"") -> list[int]:
         """Publish the payloads in order and return their sequences in the stream, ascending.
@@ -206,7 +217,7 @@ class Uploads:
     def _take(self, frames: Frames) -> None:
         answers, domain = self._acks.read(frames), self._settings.connection.domain
         for stored in answers.stored:
-            if domain is not None and stored.domain not in ("", domain):
+            if stored.stream != self.stream or (domain is not None and stored.domain not in ("", domain)):
                 # Subjects have no domain: a bucket of the same name on the way stores the message as well.
                 continue
             for number, sequence in zip(stored.numbers.tolist(), stored.sequences.tolist(), strict=True):

@@ -41,7 +41,15 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError, PermissionDenied, RowRefused
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.pub_ack import NO_STREAM, AckReader, Outcome, Refusal, is_undecided, outcome
+from spark_jetstream.protocol.pub_ack import (
+    NAMING_SERVERS,
+    NO_STREAM,
+    AckReader,
+    Outcome,
+    Refusal,
+    is_undecided,
+    outcome,
+)
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.recovery import Recovery
@@ -54,8 +62,6 @@ log = logging.getLogger(__name__)
 
 _MANY = 1000  # answers that are read together
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
-# On older servers a mirror stops for good at a message with Nats-Expected-Stream (seen with 2.10.26 to 2.11.4).
-_MIRRORED = (2, 11, 6)
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -81,7 +87,7 @@ class Publisher:
             options.max_in_flight,
             # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules out.
             may_share=options.max_retries > 0,
-            names_stream=self._connection.server_version >= _MIRRORED,
+            names_stream=self._connection.server_version >= NAMING_SERVERS,
         )
         self._recovery = Recovery(self._connection, target, ledger)
         self._answered = time.monotonic()  # when the last answer came, or the first row of all in flight was sent

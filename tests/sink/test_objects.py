@@ -27,6 +27,7 @@ from nats.js.errors import NotFoundError
 from spark_jetstream.buckets.object_store import note_body, note_subject
 from spark_jetstream.buckets.objects import meta_subject
 from spark_jetstream.buckets.uploads import MAX_BYTES_IN_FLIGHT
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.errors import OptionError, OutageError, PermissionDenied, RowRefused, StreamNotFound
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE as CHUNK
 from spark_jetstream.sink.objects import ObjectColumns, object_rows
@@ -38,7 +39,7 @@ from tests.support.objects import assert_only_objects, content, in_store
 from tests.support.proxy import Acks, WireProxy, answer, is_ack
 from tests.support.publish import Message, Publisher
 from tests.support.reading import wait_until
-from tests.support.sinking import HEADERS, Sink, batch
+from tests.support.sinking import HEADERS, Sink, batch, seen
 from tests.support.streams import MakeStream, Stream
 from tests.support.write_job import run_apart
 
@@ -594,6 +595,16 @@ class TestKills:
 
 
 # -- domains --
+
+
+def test_a_server_whose_mirrors_stop_at_the_name_of_a_stream(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages do not name it then: their acknowledgements alone tell which stream has stored them."""
+    for version, named in (((2, 11, 6), True), ((2, 11, 5), False)):
+        monkeypatch.setattr(Connection, "server_version", version)
+        bucket.purge()
+        bucket.write(("a", bytes(2 * CHUNK)))
+        assert {b"\r\nNats-Expected-Stream: " in message.block for message in seen(bucket)} == {named}
+        assert bucket.contents() == {"a": bytes(2 * CHUNK)}
 
 
 @pytest.mark.full
