@@ -23,8 +23,9 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import close_all
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused, SchemaError
+from spark_jetstream.options import SinkOptions
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import find_server_binary
 from tests.conftest import SparkLog
@@ -540,7 +541,10 @@ def test_an_election_at_the_start_ends_no_query(make: MakeStream, caplog: pytest
     with WireProxy(s.url) as proxy:
         proxy.drop(leaderless)
         options = settings(s, {**HERE, "deadLetterSubject": "<s>.dead", "connectTimeout": "300ms"})
-        store(writer_of(mode, {**options, "servers": proxy.url}, frame.schema), [frame])
+        given = {**options, "servers": proxy.url}
+        # The process has its connection, which a busy machine may not make in that time.
+        connect(SinkOptions.from_spark(given, streaming=True).connection, patience=60)
+        store(writer_of(mode, given, frame.schema), [frame])
         close_all()
     assert s.state()["messages"] == 3
     assert "not checked before writing: cannot read stream" in caplog.text
