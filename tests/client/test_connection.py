@@ -800,20 +800,23 @@ def test_a_peer_that_sends_more_over_tls_than_is_read_must_wait() -> None:
     sent = 32 << 20
 
     def send(peer: ssl.SSLSocket) -> None:
-        with contextlib.suppress(OSError):
-            peer.sendall(bytes(sent))
+        peer.sendall(bytes(sent))
+        # It stays until the client has gone, or its goodbye would meet a closed socket.
+        assert peer.recv(1) == b""
 
     async def read_late(connected: Connected) -> None:
         transport, plain = await connected()
         reader: Any = transport._io_reader
-        while plain.is_reading() and reader.held < sent:
-            await asyncio.sleep(0.01)
-        assert reader.held < 2 * nats_py._READ_SIZE
-        read = 0
-        while read < sent:
-            read += len(await transport.read(0))
-        transport.close()  # type: ignore[no-untyped-call]
-        await transport.wait_closed()
+        try:
+            while plain.is_reading() and reader.held < sent:
+                await asyncio.sleep(0.01)
+            assert reader.held < 2 * nats_py._READ_SIZE
+            read = 0
+            while read < sent:
+                read += len(await transport.read(0))
+        finally:
+            transport.close()  # type: ignore[no-untyped-call]
+            await transport.wait_closed()
 
     with tls_peer(send) as connected:
         asyncio.run(read_late(connected))
