@@ -32,14 +32,13 @@ from spark_jetstream.streams.direct import (
     receive,
 )
 from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, message, next_message
-from spark_jetstream.streams.pull import create_reader, delete_reader
+from spark_jetstream.streams.pull import CONFIRMATIONS, create_reader, delete_reader
 
 log = logging.getLogger(__name__)
 
 _PEEK_SECONDS = 2.0
 _MIRROR_ANSWERS = 20  # one after the other, before the first pause
 _MAX_BYTES = 1 << 20
-_WITNESSES = 3  # consumers that must find nothing, where the leader cannot be asked
 
 
 class StreamProbe(ABC):
@@ -197,7 +196,7 @@ class ConsumerProbe(StreamProbe):
         elif "nanoseconds" in start:
             where = {"start_time": rfc3339(start["nanoseconds"])}
         found = self._ask(filters, where)[1] or self._by_leader(filters, **start)
-        for _ in range(_WITNESSES - 1):
+        for _ in range(CONFIRMATIONS - 1):
             if found is not None or self.certain:
                 break
             found = self._ask(filters, where)[1]

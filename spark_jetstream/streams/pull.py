@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 Run_co = TypeVar("Run_co", covariant=True)
 Messages = TypeVar("Messages", bound=MessageRun)
 
-_CONFIRMATIONS = 3  # consumers that must find nothing, where the leader cannot be asked
+CONFIRMATIONS = 3
+"""Consumers in a row that must find nothing, where the leader cannot be asked."""
 
 #: Error code -> the setting of a consumer that the stream wants to decide itself.
 _LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
@@ -263,7 +264,7 @@ class RangeReader:
         Raises what `Requests.call` raises.
         """
         part, requests = self.part, Requests(self._connect, self._settings.retry_timeout)
-        if part.removals is None or self._nothing >= _CONFIRMATIONS:
+        if part.removals is None or self._nothing >= CONFIRMATIONS:
             return False
 
         def unchanged(state: StreamSummary) -> bool:
@@ -424,7 +425,7 @@ class RangeReader:
             return True
         # Whatever was counted: the replica that counted may have lagged too.
         self._nothing += 1
-        return self._nothing >= _CONFIRMATIONS
+        return self._nothing >= CONFIRMATIONS
 
 
 def leader_has(
