@@ -22,6 +22,7 @@ _SECONDS = 60.0
 #: Requests that may be sent twice: a cluster loses what reaches it during an election. And after how many seconds.
 _REPEATED = re.compile(r"STREAM\.(CREATE|INFO|NAMES|MSG\.GET)\b|CONSUMER\.(CREATE|INFO|NAMES)\b|INFO$")
 _AGAIN = 5.0
+_NOBODY = 503  # the status that a server answers with if nobody listens to a subject
 
 
 class Message(NamedTuple):
@@ -61,7 +62,7 @@ class Message(NamedTuple):
 
 
 class Refused(Exception):
-    """The server answered a publish or an API request with an error; `err_code` is JetStream's, or 0."""
+    """The server answered a publish or an API request with an error; `err_code` is JetStream's, 503 or 0."""
 
     def __init__(self, text: object, err_code: int = 0) -> None:
         super().__init__(text)
@@ -138,15 +139,34 @@ class Publisher:
             self._socket.settimeout(_SECONDS)
 
     def publish(self, messages: Iterable[Message]) -> list[int]:
-        """Publish, and wait until all are stored; their sequences."""
+        """Publish, and wait until all are stored; their sequences.
+
+        The first message goes alone, and again as long as nobody answers: the server of this connection hears a moment
+        after an election, or after a stream is made, that another server listens to the stream's subjects.
+        """
         sequences: list[int] = []
         remaining = iter(messages)
+        for first in itertools.islice(remaining, 1):
+            sequences += self._first(first)
         while some := list(itertools.islice(remaining, _WINDOW)):
-            numbers = [next(self._numbers) for _ in some]
-            frames = zip(some, numbers, strict=True)
-            self._send(b"".join(message.frame(f"{self._inbox}.{number}") for message, number in frames))
-            sequences += [int(_checked(reply)["seq"]) for reply in self._replies(numbers)]
+            sequences += self._window(some)
         return sequences
+
+    def _first(self, message: Message) -> list[int]:
+        deadline = time.monotonic() + _AGAIN
+        while True:
+            try:
+                return self._window([message])
+            except Refused as error:
+                if error.err_code != _NOBODY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.001)
+
+    def _window(self, messages: Sequence[Message]) -> list[int]:
+        numbers = [next(self._numbers) for _ in messages]
+        frames = zip(messages, numbers, strict=True)
+        self._send(b"".join(message.frame(f"{self._inbox}.{number}") for message, number in frames))
+        return [int(_checked(reply)["seq"]) for reply in self._replies(numbers)]
 
     def pour(self, frame: bytes, count: int, last: Message) -> int:
         """Publish the same frame `count` times without replies, then `last`; its sequence.
@@ -187,7 +207,7 @@ class Publisher:
                 head = int(words[-2]) if words[0] == b"HMSG" else 0
                 body = self._file.read(int(words[-1]) + 2)[:-2]
                 if body.startswith(b"NATS/1.0 503"):
-                    raise Refused("nobody answers")
+                    raise Refused("nobody answers", _NOBODY)
                 number = int(words[1].rpartition(b".")[2])
                 if number in replies:  # not the late reply to a request that was sent again
                     replies[number] = body[head:]
