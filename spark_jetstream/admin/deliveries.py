@@ -112,7 +112,8 @@ class Receiver:
                 if frames is None and not quiet.expired:
                     connection.check()
                     self._load()
-                    if heartbeat:
+                    frames = inbox.get(0)  # what came meanwhile may not come again
+                    if frames is None and heartbeat:
                         raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
                     yield None
                 for one in [frames[at : at + 1] for at in range(len(frames))] if isinstance(frames, Frames) else ():
