@@ -22,7 +22,7 @@ from nats.js.client import JetStreamContext
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin import restore as restore_module
 from spark_jetstream.admin.api import Api as Requester
-from spark_jetstream.admin.backup import Backup, Progress, backup
+from spark_jetstream.admin.backup import SILENCE, Backup, Progress, backup
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, META, Draft, Framing, checked, opened
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
@@ -429,25 +429,26 @@ END = b"NATS/1.0 204"
 
 
 @pytest.mark.parametrize(
-    ("disturb", "said"),
+    ("disturb", "silence", "said"),
     [
-        (instead_of(b"65536.3 65536"), "has a hole: chunk 3"),
-        (instead_of(END), r"sent nothing for 0\.5 s"),
+        (instead_of(b"65536.3 65536"), SILENCE, "has a hole: chunk 3"),
+        (instead_of(END), 0.5, r"sent nothing for 0\.5 s"),
         (
             instead_of(END, lambda frame: ending(frame, b"NATS/1.0 500 disk error\r\n\r\n")),
+            SILENCE,
             "broken off by the server: 500 disk error",
         ),
         # An end without a status is one only where all of it fitted into one chunk.
-        (instead_of(END, lambda frame: ending(frame, b"")), "an end without a status"),
+        (instead_of(END, lambda frame: ending(frame, b"")), SILENCE, "an end without a status"),
     ],
     ids=["hole", "silence", "error", "no status"],
 )
 def test_a_backup_that_is_disturbed_leaves_nothing(
-    disturb: Callable[[bytes], bytes], said: str, proxy: WireProxy, behind: There
+    disturb: Callable[[bytes], bytes], silence: float, said: str, proxy: WireProxy, behind: There
 ) -> None:
     proxy.drop(disturb)
     with pytest.raises(BackupError, match=said):
-        behind.save("FILLED", chunk_size=65536, silence=0.5)
+        behind.save("FILLED", chunk_size=65536, silence=silence)
     assert list(behind.folder.iterdir()) == []
 
 
@@ -487,9 +488,9 @@ def test_a_stream_that_is_not_there_or_goes_away(there: There, make_stream: Make
     with pytest.raises(KeyboardInterrupt):
         there.save(name, progress=interrupt)
     remove = once(lambda: there.api("STREAM.DELETE.GOING"), after=0)
-    said = r"the backup of stream GOING was broken off: the server has sent nothing for 0\.5 s"
+    said = r"the backup of stream GOING was broken off: the server has sent nothing for 3 s"
     with pytest.raises(BackupError, match=said):
-        there.save(name, window_size=1, silence=0.5, progress=remove)
+        there.save(name, window_size=1, silence=3, progress=remove)  # the first chunk must come
     assert list(there.folder.iterdir()) == []
     there.api("STREAM.CREATE.GOING", {"name": "GOING"})
 
@@ -790,7 +791,7 @@ def test_the_end_of_a_restore_takes_its_time(
 
 @pytest.mark.full
 def test_what_cannot_be_taken_back_is_said(there: There, proxy: WireProxy, whole: Path) -> None:
-    requests = Requester(options(proxy.url, requestTimeout="1s"))
+    requests = Requester(options(proxy.url, requestTimeout="2s"))
 
     def away() -> None:
         proxy.refuse()

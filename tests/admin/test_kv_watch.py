@@ -204,7 +204,7 @@ def test_a_server_that_comes_back_without_what_it_had(nats_server_factory: Calla
 
 def test_a_server_that_stays_away(nats_server_factory: Callable[..., NatsServer]) -> None:
     server = nats_server_factory()
-    with JetStreamAdmin(servers=server.url, connectTimeout="300ms", retryTimeout="500ms") as admin:
+    with JetStreamAdmin(servers=server.url, connectTimeout="2s", retryTimeout="500ms") as admin:
         admin.kv.create("b")
         found = admin.kv.bucket("b").watch()
         assert next(found) is None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, PubAck, StoredMessage
+from spark_jetstream.admin import DEFAULT_CONSUMER, JetStreamAdmin, PubAck, StoredMessage, messages
 from spark_jetstream.errors import (
     ApiError,
     DataLossError,
@@ -370,18 +370,22 @@ def test_messages_that_cannot_be_published(admin: JetStreamAdmin, make_stream: M
     assert admin.streams.load(name).state.messages == 0
 
 
-def test_a_subject_that_no_stream_captures(nats_server: NatsServer, make_stream: Make) -> None:
-    with JetStreamAdmin(servers=nats_server.url, requestTimeout="1s") as admin:
-        with pytest.raises(StreamNotFound, match=r"^cannot publish to nobody.here: no stream captures this subject$"):
-            admin.publish("nobody.here", "x")
+def test_a_subject_that_no_stream_captures(
+    admin: JetStreamAdmin, nats_server: NatsServer, make_stream: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server must answer here when it is asked whether a stream captures the subject.
+    monkeypatch.setattr(messages, "_LOOK", 5.0)
+    with pytest.raises(StreamNotFound, match=r"^cannot publish to nobody.here: no stream captures this subject$"):
+        admin.publish("nobody.here", "x")
+    with JetStreamAdmin(servers=nats_server.url, requestTimeout="1s") as hasty:
         # Another subscriber gets the message, and confirms nothing.
         with contextlib.closing(Raw(nats_server.url)) as listening:
             listening.hello("nobody.>")
             with pytest.raises(StreamNotFound, match="no stream captures"):
-                admin.publish("nobody.here", "x")
+                hasty.publish("nobody.here", "x")
         silent = make_stream({"no_ack": True}).lower()
         with pytest.raises(RequestTimeout, match=f"publish to {silent}.a: no reply within"):
-            admin.publish(f"{silent}.a", "x")
+            hasty.publish(f"{silent}.a", "x")
 
 
 def test_a_message_that_another_domain_has_stored(nats_server: NatsServer, make_stream: Make) -> None:

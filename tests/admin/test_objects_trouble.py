@@ -36,7 +36,7 @@ def quick_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def behind(store: Made, proxy: WireProxy) -> Iterator[ObjectBucket]:
     """The bucket, as one sees it whose connection can be cut."""
-    with JetStreamAdmin(servers=proxy.url, **{**QUICK, "requestTimeout": "1s"}) as admin:
+    with JetStreamAdmin(servers=proxy.url, **QUICK) as admin:
         yield admin.objects.bucket(store.name)
 
 

@@ -17,6 +17,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.testing import NatsServer
 from tests.support.command import succeed
 from tests.support.publish import Message, Publisher
+from tests.support.reading import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
 URL, FOLDER = "nats://127.0.0.1:4222", "/tmp/spark-jetstream"
@@ -152,5 +153,9 @@ def test_the_examples_of_buckets_run(shop: NatsServer, tmp_path: Path) -> None:
 
 
 def test_the_examples_of_events_run(shop: NatsServer, tmp_path: Path) -> None:
+    # The page reads its stream at once, and an event comes a moment after what it tells of.
+    with JetStreamAdmin(servers=shop.url) as admin:
+        admin.streams.create(name="ADVISORIES", subjects=["$JS.EVENT.ADVISORY.>"], max_age="30d")
+        wait_until(lambda: admin.streams.load("ADVISORIES").state.messages > 0, "an event")
     names = run_page("events.md", shop, tmp_path)
     assert names["event"] is not None

@@ -17,14 +17,15 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.spark_process import find_file
 from spark_jetstream.testing import NatsServer
+from tests.support.publish import Publisher
 
 PAIRS = {"tlsCertFile": "tlsKeyFile", "tlsKeyFile": "tlsCertFile"}
 FILES = ("credentialsFile", "nkeySeedFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "context")
 
 
 @pytest.fixture(scope="module")
-def filled(nats_server: NatsServer) -> Any:
-    """An administrator, with a stream and an object in a bucket."""
+def filled(nats_server: NatsServer, publisher: Publisher) -> Any:
+    """An administrator, with a stream and an object in a bucket; beside the stream of `publisher`, which stays."""
     with JetStreamAdmin(servers=nats_server.url) as admin:
         admin.streams.create(name="PATHS", subjects=["paths"])
         admin.objects.create("PATHS")

@@ -116,7 +116,7 @@ def test_a_failure_leaves_no_stream_and_says_why(run: Command) -> None:
     ran = run("--stream", "NOWHERE")
     assert (ran.code, "NOWHERE" in ran.err) == (1, True)
     assert run(*FEW, "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1").code == 3
-    ran = run(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "200ms")
+    ran = run(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "5s")
     assert (ran.code, ran.err.count("\n")) == (3, 1)  # no note that a stream is left
     assert "nobody answers at NOWHERE.API.STREAM.CREATE." in ran.err
     # An error in the middle

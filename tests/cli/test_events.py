@@ -15,13 +15,14 @@ from spark_jetstream.admin.subscription import Subscription
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Start, refused
 from tests.support.command import Ran, run_command, running, succeed
+from tests.support.publish import Publisher
 
 KIND = ("events", "--kind", "stream_action", "--stream", "BUSY")
 
 
 @pytest.fixture
-def busy(nats_server: NatsServer) -> Iterator[None]:
-    """Somebody creates and deletes stream ``BUSY`` all the time."""
+def busy(nats_server: NatsServer, publisher: Publisher) -> Iterator[None]:
+    """Somebody creates and deletes stream ``BUSY`` all the time; beside the stream of `publisher`, which stays."""
     done = threading.Event()
 
     def work() -> None:
