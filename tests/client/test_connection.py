@@ -115,7 +115,9 @@ def test_close_all_lets_the_last_requests_through(server: NatsServer) -> None:
         sequences(pulls(server.url, part_of(server.url, "S")))
     close_all()
     with Publisher(server.url) as publisher:
-        assert not publisher.api("CONSUMER.NAMES.S").get("consumers")
+        # The server may answer this connection before it reads the end of the other one. It deletes consumers by itself
+        # after 30 seconds.
+        wait_until(lambda: not publisher.api("CONSUMER.NAMES.S").get("consumers"), "the end of the consumers", 20.0)
 
 
 def test_closing_cuts_a_reader_off(server: NatsServer) -> None:
@@ -269,12 +271,18 @@ def test_a_forked_child_has_a_connection_of_its_own(tls: bool, tmp_path: Path) -
 @forks
 @pytest.mark.parametrize("place", [lambda work: work(), in_child], ids=["here", "in a forked child"])
 def test_a_server_that_is_down_holds_nobody_up(server: NatsServer, place: Callable[[Any], Any]) -> None:
-    down = options(NOWHERE, connectTimeout="1500ms")
+    down = options(NOWHERE, connectTimeout="60s")
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(connect, down), threads.submit(connect, down)]
         wait_until(lambda: all(future.running() for future in waiting), "the other threads")
         assert place(lambda: account(server.url))
         assert not any(future.done() for future in waiting)
+
+        def ended() -> bool:
+            close_all()
+            return all(future.done() for future in waiting)
+
+        wait_until(ended, "the end of the attempts")
         for future in waiting:
             with pytest.raises(ConnectionFailed):
                 future.result(60)
@@ -326,8 +334,8 @@ def test_its_own_thread_must_not_wait(server: NatsServer) -> None:
 
 
 def test_no_server() -> None:
-    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1 within 0\.5 s \(option servers\): "):
-        connect(options(NOWHERE, connectTimeout="500ms"))
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1 within 2 s \(option servers\): "):
+        connect(options(NOWHERE, connectTimeout="2s"))
     with pytest.raises(ConnectionFailed, match="nowhere"):
         connect(options("nats://nowhere.invalid:4222", connectTimeout="500ms"))
 
@@ -345,7 +353,7 @@ def test_closed_ports_are_final_only_where_no_server_is_starting(server: NatsSer
 
 def test_another_server_is_found_while_the_first_is_silent(server: NatsServer) -> None:
     with WireProxy(server.url) as silent, WireProxy(server.url) as other:
-        silent_only = options(silent.url, requestTimeout="1s", connectTimeout="1s")
+        silent_only = options(silent.url, requestTimeout="1s", connectTimeout="10s")
         given = silent_only.model_copy(update={"servers": (silent.url, other.url)})
         connection = connect(given)
         first = silent if silent.open_connections else other
@@ -390,12 +398,13 @@ def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeyp
         connection = connect(options(proxy.url, requestTimeout="30s"))
         proxy.drop_frames(b"account_info_response", 2)
         assert "memory" in connection.ask(INFO, b"", context="look at the account")
-        assert proxy.client_bytes.count(b"PUB $JS.API.INFO") == 3
-        # What may change something is sent once.
-        proxy.drop_frames(b"account_info_response", 1)
+        # The third one too is sent again if its reply is late.
+        assert proxy.client_bytes.count(b"PUB $JS.API.INFO") >= 3
+        # What may change something is sent once. Its reply is of another kind than those that may still come.
+        proxy.drop_frames(b"stream_names_response", 1)
         with pytest.raises(RequestTimeout):
-            connection.request(INFO, b"", context="look at the account", timeout=0.5)
-        assert proxy.client_bytes.count(b"PUB $JS.API.INFO") == 4
+            connection.request("$JS.API.STREAM.NAMES", b"", context="list the streams", timeout=0.5)
+        assert proxy.client_bytes.count(b"PUB $JS.API.STREAM.NAMES") == 1
 
 
 def test_several_streams_are_looked_at_in_one_go(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +439,7 @@ def test_errors_that_pass_are_tried_again(server: NatsServer) -> None:
     given, tries = options(server.url), []
     create(server.url, "S")
     fill(server.url, "S", 3)
-    requests = Requests(lambda patience: connect(given, patience=patience), 0.5)
+    requests = Requests(lambda patience: connect(given, patience=patience), 2.0)
 
     def succeed_late(connection: Connection) -> StreamSummary:
         tries.append(connection)
@@ -542,7 +551,7 @@ def test_a_server_that_was_restarted_between_two_uses(server: NatsServer) -> Non
 def test_waiting_for_a_server_that_does_not_come_back(server: NatsServer) -> None:
     connection = connect(options(server.url))
     server.stop()
-    wait_until(lambda: not connection._login.is_up, "the loss of the connection")
+    wait_until(lambda: connection._login._closed_ports > 0, "an attempt to connect again")
     with pytest.raises(ConnectionFailed, match=r"lost and not made again within 0\.5 s: .*Connect call failed"):
         connect(options(server.url), patience=0.5)
 
@@ -551,7 +560,7 @@ def test_waiting_for_a_server_that_does_not_come_back(server: NatsServer) -> Non
 def test_a_wire_that_went_dead(tls: bool, tmp_path: Path) -> None:
     with NatsServer(config=tls_config(tmp_path) if tls else None) as server, WireProxy(server.url) as proxy:
         ca = {"tlsCaFile": str(tmp_path / "ca.pem")} if tls else {}
-        connection = connect(options(proxy.url, requestTimeout="500ms", connectTimeout="1s", **ca))
+        connection = connect(options(proxy.url, requestTimeout="500ms", connectTimeout="10s", **ca))
         before = proxy.connections
         proxy.stall()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -266,12 +267,21 @@ class TestFailedStart:
             (None, "No such file"),
         ],
     )
-    def test_a_binary_that_is_no_server_fails(self, program: str | None, text: str, tmp_path: Path) -> None:
+    def test_a_binary_that_is_no_server_fails(
+        self, program: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         binary = tmp_path / "fake-server"
         if program is not None:
             write_program(binary, program)
+        server = NatsServer(binary=binary, start_timeout=30 if program == "exit 3" else 0.2)
+
+        def poll_later(*args: Any) -> Any:
+            wait_until(lambda: "still thinking" in server.log or not server.running, "the program's first word")
+            return process.poll(*args)
+
+        monkeypatch.setattr(server_module, "poll", poll_later)
         with pytest.raises(ServerStartError, match=text):
-            NatsServer(binary=binary, start_timeout=30 if program == "exit 3" else 0.2).start()
+            server.start()
 
 
 def test_the_binary_is_that_beside_python_of_the_package_or_on_the_path(
