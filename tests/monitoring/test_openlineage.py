@@ -164,7 +164,7 @@ def test_closing_ends_beside_a_request_that_does_not(
     ]
     go_on.set()
     lineage.close()
-    assert collector.kinds == [("orders", "START")]
+    wait_until(lambda: collector.kinds == [("orders", "START")], "the event")
 
 
 def test_the_end_of_python_sends_what_waits(collector: Collector) -> None:

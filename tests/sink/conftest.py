@@ -17,6 +17,7 @@ from tests.support.publish import Publisher
 def admin(server: NatsServer) -> Iterator[Publisher]:
     """A connection to look after streams; there are none at the beginning, but one that keeps the account's folder."""
     with Publisher(server.url) as publisher:
+        publisher.store = server.store_dir  # or a stream could begin with the messages of an earlier one
         publisher.api("STREAM.CREATE.KEPT", {"name": "KEPT", "subjects": ["kept"]})
         for name in publisher.api("STREAM.NAMES")["streams"]:
             if name != "KEPT":

@@ -30,6 +30,9 @@ from tests.support.reading import wait_until
 from tests.support.sinking import Sink, batch, seen, stored
 from tests.support.streams import MakeStream, Stream
 
+# A connection to the proxy of one test would turn up at the next one that gets its port.
+pytestmark = pytest.mark.usefixtures("no_connection_left")
+
 LEVELS = ["at-least-once", "deduplicated"]
 HOME = KeyBucket.of("b", "$JS.API")
 
@@ -464,7 +467,7 @@ def test_different_keys_are_under_way_together(proxy: WireProxy, bucket: Stream)
         return out
 
     proxy.drop(late)
-    report = sink_of(bucket, proxy.url).write([numbered(0, 4000, 4000)])
+    report = sink_of(bucket, proxy.url, ackTimeout="10m").write([numbered(0, 4000, 4000)])
     proxy.drop(None)
     assert (report.stored, report.duplicates, held) == (4000, 0, [])
     assert len(values(bucket)) == 4000

@@ -21,7 +21,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.sink import ledger, preflight
+from spark_jetstream.sink import ledger, preflight, publisher
 from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM, note_batch
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import TaskReport
@@ -550,11 +550,10 @@ class TestFence:
 
             def batches() -> Iterator[pa.RecordBatch]:
                 yield rows("s.a", 0, 100)
+                s.wait_for(100)
                 if when == "rows without an answer":
-                    proxy.stall()
+                    proxy.stall_at(b"HPUB s.a ")  # not a question to the ledger before them
                     yield rows("s.a", 100, 100)
-                else:
-                    s.wait_for(100)
                 paused.set()
                 assert go_on.wait(60)
                 if when != "all sent":
@@ -671,9 +670,18 @@ class TestOutage:
         with WireProxy(server.url) as proxy:
 
             def batches() -> Iterator[pa.RecordBatch]:
+                answered = {each.name: threading.Event() for each in (s, t)}
+
+                def look(frame: bytes) -> bytes:
+                    for name, event in answered.items():
+                        if f'{{"stream":"{name}"'.encode() in frame:
+                            event.set()
+                    return frame
+
+                proxy.drop(look)
                 yield batch(data=[b"1", b"1"], subject=["s.a", "t.a"], msg_id=["x", "y"])
-                for each in (s, t):
-                    each.wait_for(1)
+                for event in answered.values():
+                    assert event.wait(60)
                 proxy.drop(lambda frame: b"" if b'{"stream":"' in frame else frame)
                 yield batch(data=[b"2", b"2"], subject=["s.a", "t.a"], msg_id=["mine", "mine"])
                 for each in (s, t):
@@ -711,8 +719,11 @@ class TestOutage:
         assert report.duplicates >= 500
         assert sorted(numbers(server.url, "S")) == list(range(1500))
 
-    def test_a_stream_that_is_made_while_nobody_listens(self, server: NatsServer, make: MakeStream, s: Stream) -> None:
+    def test_a_stream_that_is_made_while_nobody_listens(
+        self, server: NatsServer, make: MakeStream, s: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Rows for a subject without a stream are refused at once: nobody could find them again."""
+        monkeypatch.setattr(publisher, "_LAST_ANSWERS", 20.0)  # all come
         with WireProxy(server.url) as proxy:
             with pytest.raises(RowRefused, match=r"row 11 .* 't\.a': no stream captures this subject; 10 rows"):
                 exactly(proxy.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])

@@ -417,6 +417,7 @@ class TestWire:
         with WireProxy(server.url) as proxy, standing_still(made, proxy, 12, *objects, cut=False):
             made.publisher.close()
             server.kill()
+            proxy.drop(None)  # the task goes on as soon as the server does
             server.start()
             made.reconnect()
 
@@ -446,7 +447,7 @@ class TestWire:
 
         proxy.drop(confuse)
         data = content("a", 1, 5 * CHUNK)
-        assert bucket.write(("a", data), servers=proxy.url, ackTimeout="1s").stored == 1
+        assert bucket.write(("a", data), servers=proxy.url, ackTimeout="3s").stored == 1
         assert refused.is_set()
         assert bucket.contents()["a"] == data
         # It was stored by the first upload: the second message in the bucket is its first chunk.
@@ -473,11 +474,11 @@ class TestWire:
 
     def test_an_outage_that_is_too_long(self, bucket: Bucket, proxy: WireProxy) -> None:
         acks = Acks(proxy, 5)
+        given = {"servers": proxy.url, "retryTimeout": "1s", "connectTimeout": "1s"}
+        bucket.sink(**given).connect(30)
         with ThreadPoolExecutor(1) as pool:
             objects = [(name, content(name, 1, 5 * CHUNK)) for name in ("a", "b")]
-            writing = pool.submit(
-                bucket.write, ("first", b"x"), *objects, servers=proxy.url, retryTimeout="1s", connectTimeout="1s"
-            )
+            writing = pool.submit(bucket.write, ("first", b"x"), *objects, **given)
             assert acks.lost.wait(60)
             proxy.refuse()
             proxy.cut()

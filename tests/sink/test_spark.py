@@ -138,7 +138,8 @@ def test_rows_are_written_back_as_they_were_read(
         before = stored(origin)
         assert any("Nats-Stream-Source" in (row.headers or {}) for row in before) == (origin is sourced)
         with Publisher(other.url) as publisher:
-            target = Stream(other.url, origin.name, publisher, subjects=[f"{first.subject}.>"])
+            # In memory: no files of the first one are in the way of the second.
+            target = Stream(other.url, origin.name, publisher, subjects=[f"{first.subject}.>"], storage="memory")
             reader: Any = data_source({"servers": origin.url, "stream": origin.name}).reader(ROWS)
             frames = [frame for part in reader.partitions() for frame in reader.read(part)]
             # The message of the roll-up would replace those before it; a copy is wanted here.

@@ -15,6 +15,7 @@ from spark_jetstream.errors import OutageError
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsCluster
 from tests.support.proxy import WireProxy
+from tests.support.reading import wait_until
 from tests.support.sinking import Sink, batch, stored
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("no_connection_left")]
@@ -75,25 +76,31 @@ def alone(nats_cluster: NatsCluster) -> Iterator[Callable[..., Alone]]:
             admin.streams.delete(stream)
 
 
+def holds(cluster: NatsCluster, stream: str, *data: bytes) -> None:
+    """A leader that was elected when the others came back may say a moment later what it has."""
+    wait_until(lambda: bool(stored(cluster.url, stream)), "the first message")
+    assert sorted(stored(cluster.url, stream)) == [*data]
+
+
 def test_a_row_that_expects_a_sequence(nats_cluster: NatsCluster, alone: Callable[..., Alone]) -> None:
-    leader = alone("S", subjects=["s.>"])
+    leader = alone("SEQUENCE", subjects=["s.>"])
     given = batch(data=[b"x"], subject=["s.a"], expected_last_subject_sequence=[0])
-    assert leader.write(given, b"PUB s.a ", SAME_SUBJECT, delivery="at-least-once", stream="S").stored == 1
-    assert stored(nats_cluster.url, "S") == [b"x"]
+    assert leader.write(given, b"PUB s.a ", SAME_SUBJECT, delivery="at-least-once", stream="SEQUENCE").stored == 1
+    holds(nats_cluster, "SEQUENCE", b"x")
 
 
 def test_rows_with_ids_wait_longer_than_their_retries(nats_cluster: NatsCluster, alone: Callable[..., Alone]) -> None:
-    leader = alone("S", subjects=["s.>"])
+    leader = alone("IDS", subjects=["s.>"])
     given = batch(data=[b"x", b"y"], subject=["s.a", "s.b"])
-    assert leader.write(given, b"PUB s.a ", SAME_ID, 8, delivery="deduplicated", stream="S", maxRetries=1).stored == 2
-    assert sorted(stored(nats_cluster.url, "S")) == [b"x", b"y"]
+    assert leader.write(given, b"PUB s.a ", SAME_ID, 8, delivery="deduplicated", stream="IDS", maxRetries=1).stored == 2
+    holds(nats_cluster, "IDS", b"x", b"y")
 
 
 def test_a_leader_that_decides_nothing_for_too_long(alone: Callable[..., Alone]) -> None:
-    leader = alone("S", subjects=["s.>"])
+    leader = alone("PATIENCE", subjects=["s.>"])
     given = batch(data=[b"x"], subject=["s.a"])
     with pytest.raises(OutageError, match=r"row 1 of .* cannot be stored: .*error 10158.* for 1 s \(option retryTim"):
-        leader.write(given, b"PUB s.a ", SAME_ID, 1000, delivery="deduplicated", stream="S", retryTimeout="1s")
+        leader.write(given, b"PUB s.a ", SAME_ID, 1000, delivery="deduplicated", stream="PATIENCE", retryTimeout="1s")
 
 
 def test_a_key_that_must_be_new(nats_cluster: NatsCluster, alone: Callable[..., Alone]) -> None:
