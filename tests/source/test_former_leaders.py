@@ -17,12 +17,14 @@ from spark_jetstream.client import requests
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, ServerBusy
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.streams.dead_letters import read_dead_letters
+from spark_jetstream.streams.direct import read_direct
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver
-from tests.support.reading import SETTINGS, auto, direct, options, pulls, sequences
+from tests.support.reading import SETTINGS, auto, connecting, options, pulls, sequences
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -31,6 +33,11 @@ AGO = "2023-11-13T00:00:00Z"
 READ = 100
 NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
 NO_MESSAGE = {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
+
+
+def direct(url: str, part: SequenceRange) -> Iterator[MessageRun]:
+    """`reading.direct` with a longer requestTimeout: a request that is sent again would get the answer of the next."""
+    return read_direct(connecting(url), part, SETTINGS, "test")
 
 
 @pytest.fixture

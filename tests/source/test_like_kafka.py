@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -285,15 +286,18 @@ def test_custom_metrics_with_rate_limit(spark: SparkSession, stream: MakeStream,
     """The end of the stream is the one at which Spark planned the micro-batch."""
     s = stream()
     s.fill(40)
+    begun = threading.Event()
 
     def write(frame: DataFrame, number: int) -> None:
         if number == 0:
+            assert begun.wait(60)
             s.fill(10)
             s.fill(5, "other")
 
     frame = streaming(spark, s.url, s.name, subjects=f"{s.subject}.a", maxMessagesPerTrigger=15)
     query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path)).start()
     assert lag(query.lastProgress) == {}
+    begun.set()
     query.processAllAvailable()
 
     def seconds(last: int, read: int) -> float:

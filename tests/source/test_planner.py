@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_jetstream import datasource
-from spark_jetstream.client import requests
+from spark_jetstream.client import connection, requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
@@ -262,7 +262,9 @@ def test_small_tasks_of_a_stream_in_a_cluster_are_read_with_direct_gets(caplog: 
         for name in configs:
             fill(admin, name, 60, size=10_000 if name == "LARGE" else 100)
         api(admin, "STREAM.MSG.DELETE.GAPS", {"seq": 30})
-        assert ways(where) == ways(where, "ONE") == {"auto"}
+        # The planner tries Direct Gets once, and a replica of S may not have its last messages yet.
+        wait_until(lambda: ways(where) == {"auto"}, "Direct Gets of S")
+        assert ways(where, "ONE") == {"auto"}
         assert ways(where, fetchMaxBytes="64k", maxMessagesPerPartition=5, name="LARGE") == {"auto"}
         assert ways(where, fetchMaxBytes="64k", maxMessagesPerPartition=10, name="LARGE") == {"consumer"}
         for name in ("GAPS", "KEYED", "CLOSED"):
@@ -534,15 +536,18 @@ def test_a_filter_that_matches_everything(server: NatsServer, read_with: str) ->
 
 @pytest.mark.parametrize("denied", [False, True])
 @pytest.mark.parametrize("term", ["", CREATED])
-def test_the_last_message_read_is_looked_up_once_for_a_batch(denied: bool, term: str) -> None:
+def test_the_last_message_read_is_looked_up_once_for_a_batch(
+    monkeypatch: pytest.MonkeyPatch, denied: bool, term: str
+) -> None:
     """And not at all while the same leader leads. A consumer does it where the account may get no messages."""
+    monkeypatch.setattr(connection, "ASK_AGAIN", 60.0)  # a slow reply is no reason to ask twice
     with FakeJetStream() as fake:
         leaders = [term]
         fake.look = lambda: {**fake.info(), "cluster": {"name": "test", "leader": "A", "leader_since": leaders[-1]}}
         fake.store(50)
         if denied:
             fake.leader = lambda _: {"error": {"code": 403, "err_code": 1, "description": "not for you"}}
-        planner = driver(fake.url, readWith="consumer")
+        planner = driver(fake.url, readWith="consumer", requestTimeout="60s")
         at = Offset({"S": StreamPosition(1, CREATED)})
 
         def look_ups(new: int = 10) -> int:

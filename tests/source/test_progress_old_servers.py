@@ -71,6 +71,7 @@ def _old(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(server: NatsServer) -> Iterator[Run]:
     """A run on the interest stream S with ten messages, as the user who may not move a consumer."""
     stream = Stream(server.url.replace("//", "//spark:spark@"), "S", retention="interest")
+    stream.publisher.store = server.store_dir  # each test makes S again
     run = Run(stream).open()
     stream.fill(10)
     yield run
@@ -231,6 +232,7 @@ def test_the_server_crashes_in_the_middle(server: NatsServer, run: Run) -> None:
     starting[0].join()
     made.publisher.close()
     made.reconnect()
+    made.publisher.store = server.store_dir
     assert kept(made) == (6, 10, 5)
     assert consumers(made) == ["query"]
     run.check()
