@@ -32,15 +32,17 @@ def server(running: NatsServer, no_connection_left: None) -> NatsServer:
     if not running.running:
         running.start()
     streams = {info["config"]["name"]: info for info in api(running.url, "STREAM.LIST").get("streams") or []}
+    config = {"allow_direct": True, "storage": "file"}
     whole = {"messages": COUNT, "first_seq": 1, "last_seq": COUNT, "consumer_count": 0}
     with Publisher(running.url) as publisher:
         publisher.store = running.store_dir  # or a stream S could begin with the messages of an earlier one
         for name, info in streams.items():
-            if name != "S" or not info["config"].get("allow_direct") or not whole.items() <= info["state"].items():
+            kept = name == "S" and config.items() <= info["config"].items() and whole.items() <= info["state"].items()
+            if not kept:
                 publisher.api(f"STREAM.DELETE.{name}")
                 streams[name] = {}
     if not streams.get("S"):
-        create(running.url, "S", storage="file", allow_direct=True)
+        create(running.url, "S", **config)
         fill(running.url, "S", COUNT)
     return running
 

@@ -268,6 +268,8 @@ def test_credentials_that_are_withdrawn() -> None:
         some(read)
         server.config = "authorization { token: another }"
         server.restart()
+        # Until then the reason is the closed port.
+        server.wait_for_log("authentication error", timeout=60)
         with pytest.raises(OutageError, match=r"\(option retryTimeout\): .*refused the credentials"):
             sequences(read)
 
