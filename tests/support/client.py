@@ -26,7 +26,8 @@ def ask(url: str, work: Callable[[JetStreamContext], Awaitable[T]], **options: A
     """What `work` returns, on a connection of its own."""
 
     async def run() -> T:
-        client = await nats.connect(url.split(","), allow_reconnect=False, max_reconnect_attempts=1, **options)
+        how = {"allow_reconnect": False, "max_reconnect_attempts": 1, "connect_timeout": 60, **options}
+        client = await nats.connect(url.split(","), **how)
         try:
             return await work(client.jetstream(timeout=60))
         finally:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
 from nats.js.client import JetStreamContext
 from nats.js.errors import NoKeysError
 
-from tests.support.client import ask
+from tests.support.client import T, ask
 from tests.support.sinking import batch
 from tests.support.streams import MakeStream, Stream
 
@@ -53,22 +54,29 @@ def table_of(url: str, name: str) -> dict[str, bytes]:
 
     async def work(js: JetStreamContext) -> dict[str, bytes]:
         kv = await js.key_value(name)
-        keys: list[str] = []
-        # nats-py finds no keys where the server's messages came before its count, and before its callback ran.
-        for _ in range(3):
-            with contextlib.suppress(NoKeysError):
-                keys = await kv.keys()
-                break
+        keys = await read_whole(kv.keys)
         return {key: (await kv.get(key)).value or b"" for key in keys}
 
     return ask(url, work)
+
+
+async def read_whole(read: Callable[[], Awaitable[list[T]]]) -> list[T]:
+    """What nats-py reads: it finds nothing where the server's messages came before its count, and its callback after.
+
+    An empty list where there is nothing.
+    """
+    for _ in range(20):
+        with contextlib.suppress(NoKeysError):
+            return await read()
+    return []
 
 
 def history(bucket: Stream, key: str) -> list[Entry]:
     """All revisions of a key as nats-py reads them: key, value, and `PUT`, `DEL` or `PURGE`."""
 
     async def work(js: JetStreamContext) -> list[Entry]:
-        entries = await (await js.key_value(name_of(bucket))).history(key)
+        kv = await js.key_value(name_of(bucket))
+        entries = await read_whole(lambda: kv.history(key))
         return [(entry.key, entry.value or b"", entry.operation or "PUT") for entry in entries]
 
     return ask(bucket.url, work)

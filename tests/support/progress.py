@@ -166,7 +166,7 @@ def take(stream: Stream, name: str, count: int) -> None:
     async def work(js: JetStreamContext) -> None:
         subscription = await js.pull_subscribe_bind(consumer=name, stream=stream.name)
         for message in await subscription.fetch(count, timeout=60):
-            await message.ack_sync()
+            await message.ack_sync(timeout=60)
         await subscription.unsubscribe()
 
     ask(stream.url, work)
