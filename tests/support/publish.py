@@ -22,6 +22,8 @@ _SECONDS = 60.0
 #: Requests that may be sent twice: a cluster loses what reaches it during an election. And after how many seconds.
 _REPEATED = re.compile(r"STREAM\.(CREATE|INFO|NAMES|MSG\.GET)\b|CONSUMER\.(CREATE|INFO|NAMES)\b|INFO$")
 _AGAIN = 5.0
+#: A server removes the folder of all streams with the last one, in the background, and may meet the next one's.
+_NO_STORE = 10049
 _NOBODY = 503  # the status that a server answers with if nobody listens to a subject
 
 
@@ -114,7 +116,15 @@ class Publisher:
         """The reply of the JetStream API to a request at `subject`, which lacks the prefix."""
         path, payload = f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""
         self._await_removal(subject)
-        reply = _checked(self._ask(path, payload) if _REPEATED.match(subject) else self.request(path, payload))
+        deadline = time.monotonic() + _AGAIN
+        while True:
+            try:
+                reply = _checked(self._ask(path, payload) if _REPEATED.match(subject) else self.request(path, payload))
+                break
+            except Refused as error:
+                if error.err_code != _NO_STORE or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
         self._await_removal(subject)
         return reply
 
