@@ -10,10 +10,10 @@ A connection is in one of four states. nats-py makes the attempts, and what it c
 | ended   | `client.is_closed`   | nothing; the pool opens another connection                                 |
 
 Final is a refusal by each server, once refusals have lasted `_REFUSED_FOR` seconds: a server that restarts, or reloads
-its configuration, refuses logins for less. Before the first login a refusal by each is final at once, unless the caller
-waits for the end of an outage. An answer that is not NATS is a refusal; but a proxy for WebSocket gives one while the
-server behind it is away, so a caller that waits goes on. Where no server is starting, closed ports or unknown hosts of
-all servers are final as well.
+its configuration, refuses logins for less. A server that is down may accept the login. Before the first login a refusal
+by each that is up is final at once, unless the caller waits for the end of an outage. An answer that is not NATS is a
+refusal; but a proxy for WebSocket gives one while the server behind it is away, so a caller that waits goes on. Where
+no server is starting, closed ports or unknown hosts of all servers are final as well.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Login:
         self._starting = True  # whether closed ports may be those of servers that start
         self._logged_in = False  # set by a login, cleared by a cut; nats-py knows of a cut before it calls back
         self._final: asyncio.Future[JetStreamError] = loop.loop.create_future()  # why no login can succeed any more
-        self._refusals: list[tuple[float, JetStreamError]] = []  # since the last login, each with its time
+        self._refusals: dict[Any, tuple[float, JetStreamError]] = {}  # of each server, the first since the last login
         self._closed_ports = 0  # attempts in a row to reach a port where nothing listens, or a host that is unknown
         self._last_error: Exception | None = None  # since the last login: the reason in errors about the connection
 
@@ -175,6 +175,8 @@ class Login:
         self._last_error = error
 
     def _reason(self) -> str:
+        for _, refusal in self._refusals.values():  # which says more than a server that is down
+            return f": {refusal}"
         if self._last_error is None:
             return ""
         return f": {nats_py.refusal(self._last_error, self.client, self.options) or error_text(self._last_error)}"
@@ -210,10 +212,12 @@ class Login:
         log.info("%s", refusal)
         if self._tolerance and isinstance(refusal, WrongServer) and self.options.servers[0].startswith("ws"):
             return  # a proxy for WebSocket answers with any status while the server behind it is away
-        self._refusals.append((time.monotonic(), refusal))
-        began, first = self._refusals[0]
-        lasted = time.monotonic() - began
-        if self._final.done() or len(self._refusals) < len(self.client.servers) or lasted < self._tolerance:
+        again = self.client.attempted in self._refusals
+        self._refusals.setdefault(self.client.attempted, (time.monotonic(), refusal))
+        began, first = next(iter(self._refusals.values()))
+        # Who waits for no outage needs no answer of a server that is down: it had its turn between two of this one.
+        by_each = self._refusals.keys() >= {*self.client.servers} or (again and not self._tolerance)
+        if self._final.done() or not by_each or time.monotonic() - began < self._tolerance:
             return
         self._final.set_result(first)
         # Or nats-py would log in four times a second without end. The next `connect` opens a new connection.

@@ -93,6 +93,7 @@ class LastingClient(Client):
         self._ps = BulkParser(self._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
         self._transport = self.wire
         self.ended = False  # nobody wants the connection any more
+        self.attempted: Any = None  # the URL of the server of the last attempt, one of `servers`
 
     def send(self, frames: bytes | memoryview) -> Coroutine[Any, Any, None] | None:
         """Send frames now, and not through nats-py's buffer, which it sends over the next connection.
@@ -132,6 +133,7 @@ class LastingClient(Client):
             self.wire.end()
 
     async def _connect_to_server(self, s: Any) -> None:
+        self.attempted = s.uri
         if self.is_reconnecting:
             # A login whose first ping had no answer has left them: test_a_login_that_is_not_confirmed_leaves_no_task
             for task in (self._reading_task, self._ping_interval_task, self._flusher_task):

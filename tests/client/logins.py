@@ -405,8 +405,8 @@ _REFUSED = f"""
 ## What is refused
 
 A batch, and a query that starts, fail at the first answer that refuses them: they wait neither for `connectTimeout` nor
-for `retryTimeout`. Of several servers each must refuse. A streaming query that writes fails after 5 seconds of
-refusals, because its servers may be restarting.
+for `retryTimeout`. Of several servers each that is up must refuse. A streaming query that writes fails after 5 seconds
+of refusals, because its servers may be restarting.
 
 One case takes as long as `connectTimeout`, because a server that hangs does the same: a server with TLS first says
 nothing to a client without `tlsHandshakeFirst`. The error says that the server is silent, or closed the connection, and
@@ -419,7 +419,8 @@ A login that the server ends, or refuses when the connection is made again, is t
 reads the files anew that options name: credentials, seeds, authorities and certificates. So a renewed file needs no
 restart, even if it is not whole for a moment. What an option or a context holds itself (`password`, `token`,
 `...Secret`, `...Pem`) stays what it was when the query started. The error ends with what the server said of the login,
-if that arrived: `user authentication revoked`.
+if that arrived: `user authentication revoked`. Of several servers each must refuse: one that is down may accept the
+login, and is waited for up to `retryTimeout`.
 """
 _SECRETS = """
 ## Where secrets do not show

@@ -28,7 +28,7 @@ from spark_jetstream.client import login
 from spark_jetstream.client.greeting import Greeting, NotNats
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import AuthenticationFailed, JetStreamError, UntrustedServer
+from spark_jetstream.errors import AuthenticationFailed, ConnectionFailed, JetStreamError, UntrustedServer
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.server_info import InfoCheck
@@ -362,6 +362,39 @@ def test_one_of_two_servers_that_refuses_stops_nobody(tmp_path: Path) -> None:
             assert running.ask(where)
             running.realm.users = users
             running.change()
+
+
+def test_a_server_that_refuses_while_the_other_is_down_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog
+) -> None:
+    """The other one may accept the credentials. Who does not wait for it hears of the refusal at once."""
+    monkeypatch.setattr(login, "_REFUSED_FOR", 0.1)
+    caplog.set_level(logging.INFO)
+    with ExitStack() as leaving:
+        both = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            both.append(Running("password", tmp_path / name, leaving))
+        refusing, down = both
+        urls = ",".join(running.server.url for running in both)
+        where = ConnectionOptions.from_spark({**down.given, "servers": urls})
+        first = connect(where)
+        down.server.stop()
+        refusing.realm.no_user()
+        refusing.change()
+        known = caplog.text.count("refused the credentials")
+        wait_until(lambda: caplog.text.count("refused the credentials") >= known + 4, "some refusals")
+        with pytest.raises(ConnectionFailed, match=r"lost and not made again within .*refused the credentials"):
+            first.wait(0.1)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(first.wait, 60)
+            down.server.start()
+            waiting.result()
+        assert connect(where) is first
+        down.server.stop()
+        close_all()
+        with pytest.raises(AuthenticationFailed):
+            connect(where)
 
 
 @pytest.mark.full
