@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.wire import Frames, parse_status
 from spark_jetstream.streams.latest import END
+from spark_jetstream.streams.session import UNHEARD, UNHEARD_PAUSE
 
 _SLACK = 2.0  # seconds that the server's reply may come late
 
@@ -58,10 +60,11 @@ def pull(
     silence = 2 * request.get("heartbeat", math.inf) + _SLACK
     bytes_left = request.get("max_bytes", math.inf)
     messages: list[DeliveredMessage] = []
-    deadline = Deadline(timeout + _SLACK)
+    deadline, unheard = Deadline(timeout + _SLACK), 0
     with connection.inbox() as inbox:
         subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
-        inbox.publish(subject, jsapi.next_request(count, expires=timeout, **request), 1)
+        body = jsapi.next_request(count, expires=timeout, **request)
+        inbox.publish(subject, body, 1)
         try:
             while len(messages) < count and bytes_left > 0:  # the server says nothing when the last byte was used
                 event = inbox.get(deadline.within(silence))
@@ -73,6 +76,11 @@ def pull(
                     if not timeout:
                         break  # the server does not answer while too many messages wait for acknowledgements
                     raise jsapi.no_reply(context, min(silence, deadline.seconds), "(timeout, idle_heartbeat)")
+                elif event.code == jsapi.NO_RESPONDERS and not messages and unheard < UNHEARD:
+                    # The servers of a cluster hear of a new consumer or leader one after the other.
+                    unheard += 1
+                    time.sleep(UNHEARD_PAUSE)
+                    inbox.publish(subject, body, 1)
                 else:
                     end = jsapi.pull_status(event, stream)
                     if event.code == 409 and not messages:

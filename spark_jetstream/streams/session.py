@@ -38,8 +38,10 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames, Status
 
-_UNHEARD = 100  # requests that nobody hears before the consumer is taken to be gone
-_UNHEARD_PAUSE = 0.01  # seconds between two of them
+UNHEARD = 100
+"""How many pull requests nobody hears before the consumer is taken to be gone."""
+UNHEARD_PAUSE = 0.01
+"""Seconds between two of them."""
 _LOOK = "look"  # token of the request for the stream; those of pulls are numbers
 
 
@@ -293,8 +295,8 @@ class PullSession:
         number = self._inbox.token(status)
         body = self._first_requests.get(number)
         self._unheard += 1
-        if body is None or self._unheard > _UNHEARD:
+        if body is None or self._unheard > UNHEARD:
             return False
-        time.sleep(_UNHEARD_PAUSE)
+        time.sleep(UNHEARD_PAUSE)
         self._inbox.publish(self._subject, body, number)
         return True

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, parse_ack
+from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, deliveries, parse_ack
+from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.subscription import CoreMessage as Heard
 from spark_jetstream.errors import (
     ApiError,
+    ConsumerLost,
     JetStreamError,
     NoResponders,
     OptionError,
@@ -419,6 +421,28 @@ def test_next_returns_what_is_settled(nats_server_factory: Callable[..., NatsSer
         assert [each.message.seq for each in admin.consumers.next("S", "e", 3, ack="term")] == [1, 2]
         info = admin.consumers.load("S", "e")
         assert (info.ack_floor.stream_seq, info.num_ack_pending) == (2, 1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_next_asks_again_where_nobody_has_heard(
+    count: int, admin: JetStreamAdmin, stream: str, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers of a cluster hear one after the other who leads a consumer, and answer 503 until then."""
+    fill(stream, 4, 2)
+    admin.consumers.create(stream, "c", DEFAULT_CONSUMER)
+    publish, unheard = Inbox.publish, 5
+
+    def publish_elsewhere(inbox: Inbox, subject: str, *given: Any) -> None:
+        nonlocal unheard
+        unheard -= 1
+        publish(inbox, subject if unheard < 0 else "nobody.listens", *given)
+
+    monkeypatch.setattr(Inbox, "publish", publish_elsewhere)
+    assert [each.message.seq for each in admin.consumers.next(stream, "c", count)] == list(range(1, count + 1))
+    monkeypatch.setattr(deliveries, "UNHEARD", 3)
+    unheard = 5
+    with pytest.raises(ConsumerLost, match="503"):
+        admin.consumers.next(stream, "c", count)
 
 
 def test_next_without_heartbeats(nats_server: NatsServer) -> None:

@@ -157,7 +157,7 @@ def test_a_look_at_the_stream_that_is_answered_late(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_consumer_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_UNHEARD", 3)
+    monkeypatch.setattr(session, "UNHEARD", 3)
     with FakeJetStream() as fake:
         fake.store(100)
         fake.unheard = 1000
