@@ -72,7 +72,7 @@ class JetStreamListener(StreamingQueryListener):
     ) -> None:
         self._level = level
         self._lineage = openlineage
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # by run
         self._metrics: QueryMetrics | None = None
         if port is not None or registry is not None:
             try:
@@ -99,12 +99,12 @@ class JetStreamListener(StreamingQueryListener):
     @_harmless
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Log the start."""
-        query_id, name = str(event.id), self._name(event)
-        log.log(self._level, "query %s started, run %s", name, event.runId)
+        run, name = str(event.runId), self._name(event)
+        log.log(self._level, "query %s started, run %s", name, run)
         if self._metrics is not None:
-            self._metrics.started(query_id, name)
+            self._metrics.started(str(event.id), run, name)
         if self._lineage is not None:
-            self._lineage.send("START", str(event.runId), name)
+            self._lineage.send("START", run, name)
 
     @_harmless
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -127,25 +127,25 @@ class JetStreamListener(StreamingQueryListener):
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Note that the query is alive, with nothing to read."""
         if self._metrics is not None:
-            self._metrics.idle(str(event.id))
+            self._metrics.idle(str(event.runId))
 
     @_harmless
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Log the end, as an error if the query failed."""
-        query_id, failure = str(event.id), event.exception
-        name = self._names.pop(query_id, query_id)
+        query_id, run, failure = str(event.id), str(event.runId), event.exception
+        name = self._names.pop(run, query_id)
         if failure is None:
             log.log(self._level, "query %s ended", name)
         else:
             log.error("query %s failed: %s", name, failure)
         if self._lineage is not None:
-            self._lineage.send("COMPLETE" if failure is None else "FAIL", str(event.runId), name, failure=failure)
+            self._lineage.send("COMPLETE" if failure is None else "FAIL", run, name, failure=failure)
         if self._metrics is not None:
-            self._metrics.ended(query_id, name, failed=failure is not None)
+            self._metrics.ended(query_id, run, name, failed=failure is not None)
 
     def _name(self, described: Any) -> str:
-        """Return the name of a query, or its id; the event of its end has no name."""
-        return self._names.setdefault(str(described.id), described.name or str(described.id))
+        """Return the name of a query, or its id; the event of the end of a run has no name."""
+        return self._names.setdefault(str(described.runId), described.name or str(described.id))
 
 
 def _shown(lag: StreamLag) -> str:

@@ -23,8 +23,9 @@ _QUERY = ("query", "query_id")
 
 @dataclass
 class _QueryState:
-    """A query that runs, or that has failed: then only ``up`` is exported."""
+    """A run of a query. Of one that has failed only ``up`` is exported."""
 
+    query_id: str
     name: str
     up: bool = True
     rows: int = 0
@@ -34,13 +35,17 @@ class _QueryState:
     seen: float = field(default_factory=time.time)
     lags: Mapping[str, StreamLag] = field(default_factory=dict)
 
+    def is_of(self, query_id: str, name: str) -> bool:
+        """Return whether it is a run of this query, which has another id if it starts again without its checkpoint."""
+        return query_id == self.query_id or name == self.name
+
 
 class QueryMetrics(Collector):
     """Keeps the state of queries, and renders it whenever Prometheus asks. Arguments: see `JetStreamListener`."""
 
     def __init__(self, *, port: int | None, address: str, registry: CollectorRegistry | None) -> None:
         self._lock = threading.Lock()
-        self._queries: dict[str, _QueryState] = {}
+        self._runs: dict[str, _QueryState] = {}  # in the order of their starts
         self._failures: Counter[str] = Counter()
         self._registry = CollectorRegistry() if registry is None else registry
         self._server = None
@@ -62,41 +67,44 @@ class QueryMetrics(Collector):
             self._server.server_close()
         self._registry.unregister(self)
 
-    def started(self, query_id: str, name: str) -> None:
-        """Export a query from now on."""
+    def started(self, query_id: str, run: str, name: str) -> None:
+        """Export a run of a query from now on, in place of an older one."""
         with self._lock:
-            # A failed query that starts again without its checkpoint has another id.
-            for other in [key for key, state in self._queries.items() if state.name == name and not state.up]:
-                del self._queries[other]
-            self._queries[query_id] = _QueryState(name)
+            for key in [key for key, state in self._runs.items() if state.is_of(query_id, name) and not state.up]:
+                del self._runs[key]
+            self._runs[run] = _QueryState(query_id, name)
             self._failures[name] += 0
 
     def progressed(self, name: str, progress: StreamingQueryProgress, lags: Mapping[str, StreamLag]) -> None:
         """Count a micro-batch, with the lag after it. A scrape sees all of the micro-batch or nothing."""
-        query_id, written = str(progress.id), progress.sink.numOutputRows
-        if query_id not in self._queries:  # it ran before the listener was added
-            self.started(query_id, name)
+        run, written = str(progress.runId), progress.sink.numOutputRows
+        if run not in self._runs:  # it began before the listener was added
+            self.started(str(progress.id), run, name)
         with self._lock:
-            state = self._queries[query_id]
+            state = self._runs[run]
             state.rows += progress.numInputRows
             if written >= 0:  # else the sink does not count
                 state.written = (state.written or 0) + written
             state.rate, state.seconds = progress.processedRowsPerSecond, progress.batchDuration / 1000
             state.seen, state.lags = time.time(), lags
 
-    def idle(self, query_id: str) -> None:
+    def idle(self, run: str) -> None:
         """Note that a query looked for messages and found none."""
         with self._lock:
-            if query_id in self._queries:
-                self._queries[query_id].seen = time.time()
+            if run in self._runs:
+                self._runs[run].seen = time.time()
 
-    def ended(self, query_id: str, name: str, *, failed: bool) -> None:
-        """Drop a query; of one that failed, export that."""
+    def ended(self, query_id: str, run: str, name: str, *, failed: bool) -> None:
+        """Drop a run; of one that failed, export that, unless the query runs again already."""
         with self._lock:
-            self._queries.pop(query_id, None)
+            runs = [key for key, state in self._runs.items() if state.query_id == query_id]
+            # With the newest run older ones are gone, whose end the listener may have missed.
+            for key in runs if runs[-1:] == [run] else [run]:
+                self._runs.pop(key, None)
             if failed:
-                self._queries[query_id] = _QueryState(name, up=False)
                 self._failures[name] += 1
+                if not any(state.up and state.is_of(query_id, name) for state in self._runs.values()):
+                    self._runs[run] = _QueryState(query_id, name, up=False)
 
     def collect(self) -> Iterator[Metric]:
         """Render all metrics."""
@@ -114,7 +122,9 @@ class QueryMetrics(Collector):
         written = CounterMetricFamily("spark_jetstream_rows_written", "Rows that the query has written.", labels=_QUERY)
         failures = CounterMetricFamily("spark_jetstream_query_failures", "Failures of the query.", labels=_QUERY[:1])
         with self._lock:
-            for query_id, state in self._queries.items():
+            # Spark tells of the end of a run after the start of the next one if that comes at once.
+            newest = {state.query_id: state for state in self._runs.values()}
+            for query_id, state in newest.items():
                 query = (state.name, query_id)
                 up.add_metric(query, state.up)
                 if state.up:

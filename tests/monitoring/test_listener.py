@@ -31,22 +31,24 @@ from tests.monitoring.test_stream_lag import progress_of, source_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 QUERY = uuid.UUID(int=7)
-RUN = uuid.UUID(int=8)
+RUN, NEXT_RUN = uuid.UUID(int=8), uuid.UUID(int=12)
 HEARD = "spark_jetstream_last_progress_timestamp_seconds"
 TIME = "2026-02-03T04:05:06.000Z"
 
 
-def started(name: str | None = "orders", query: uuid.UUID = QUERY) -> QueryStartedEvent:
-    return QueryStartedEvent.fromJson({"id": str(query), "runId": str(RUN), "name": name, "timestamp": TIME})
+def started(name: str | None = "orders", query: uuid.UUID = QUERY, run: uuid.UUID = RUN) -> QueryStartedEvent:
+    return QueryStartedEvent.fromJson({"id": str(query), "runId": str(run), "name": name, "timestamp": TIME})
 
 
-def progressed(*sources: dict[str, Any], name: str | None = "orders", **fields: Any) -> QueryProgressEvent:
-    text = progress_of(*sources, name=name, id=str(QUERY), runId=str(RUN), **fields)
+def progressed(
+    *sources: dict[str, Any], name: str | None = "orders", run: uuid.UUID = RUN, **fields: Any
+) -> QueryProgressEvent:
+    text = progress_of(*sources, name=name, id=str(QUERY), runId=str(run), **fields)
     return QueryProgressEvent(StreamingQueryProgress.fromJson(json.loads(text)))
 
 
-def ended(exception: str | None = None, query: uuid.UUID = QUERY) -> QueryTerminatedEvent:
-    return QueryTerminatedEvent(query, RUN, exception, None)
+def ended(exception: str | None = None, query: uuid.UUID = QUERY, run: uuid.UUID = RUN) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(query, run, exception, None)
 
 
 BEHIND = progressed(source_of(latest=41, later=2_500_000_000), numInputRows=1500, batchDuration=3000)
@@ -135,7 +137,7 @@ def test_an_idle_query_makes_progress(listener: JetStreamListener) -> None:
     metrics = scrape(listener)
     assert not any("written" in name for name, _ in metrics)
     first = metrics[HEARD, ("orders", str(QUERY))]
-    listener.onQueryIdle(QueryIdleEvent(uuid.UUID(int=9), RUN, TIME))
+    listener.onQueryIdle(QueryIdleEvent(uuid.UUID(int=9), uuid.UUID(int=11), TIME))
     listener.onQueryIdle(QueryIdleEvent(QUERY, RUN, TIME))
     assert scrape(listener)[HEARD, ("orders", str(QUERY))] > first
 
@@ -153,11 +155,38 @@ def test_a_stopped_query_leaves_its_failures_and_a_failed_one_is_down_until_it_s
     assert scrape(listener) == down | failures
     assert caplog.record_tuples == [("spark_jetstream.monitoring", logging.ERROR, "query orders failed: it broke")]
     other = uuid.UUID(int=10)  # without its checkpoint
-    listener.onQueryStarted(started(query=other))
+    listener.onQueryStarted(started(query=other, run=NEXT_RUN))
     found = scrape(listener)
     assert found["spark_jetstream_query_up", ("orders", str(other))] == 1
     assert found.keys().isdisjoint(down)
     assert failures.items() <= found.items()
+
+
+@pytest.mark.parametrize("query", [QUERY, uuid.UUID(int=10)], ids=["its checkpoint", "no checkpoint"])
+def test_late_events_of_a_failed_run_leave_the_next_run_as_it_is(
+    listener: JetStreamListener, caplog: pytest.LogCaptureFixture, query: uuid.UUID
+) -> None:
+    """Spark tells of a start before it returns, and of all else in another thread."""
+    caplog.set_level(logging.INFO, "spark_jetstream.monitoring")
+    listener.onQueryStarted(started())
+    listener.onQueryStarted(started(query=query, run=NEXT_RUN))
+    at_start = scrape(listener)
+    listener.onQueryProgress(BEHIND)
+    listener.onQueryIdle(QueryIdleEvent(QUERY, RUN, TIME))
+    listener.onQueryTerminated(ended("it broke"))
+    of_next_run = {sample: value for sample, value in at_start.items() if str(query) in sample[1]}
+    failures = {("spark_jetstream_query_failures_total", ("orders",)): 1}
+    assert scrape(listener) == of_next_run | failures
+    listener.onQueryTerminated(ended(query=query, run=NEXT_RUN))
+    assert scrape(listener) == failures
+    assert [record.message for record in caplog.records[-2:]] == ["query orders failed: it broke", "query orders ended"]
+
+
+def test_a_query_is_gone_with_its_last_run_where_the_end_of_another_was_missed(listener: JetStreamListener) -> None:
+    listener.onQueryStarted(started())
+    listener.onQueryStarted(started(run=NEXT_RUN))
+    listener.onQueryTerminated(ended(run=NEXT_RUN))
+    assert scrape(listener) == {("spark_jetstream_query_failures_total", ("orders",)): 0}
 
 
 def test_one_line_for_each_progress(caplog: pytest.LogCaptureFixture) -> None:
