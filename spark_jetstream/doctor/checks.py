@@ -176,7 +176,9 @@ def _reading(job: Job, info: StreamInfo) -> dict[str, str]:
     if job.object_bucket is not None:
         return {"objectBucket": job.object_bucket, "contentOff": "true"}
     name = info.config.name
-    options = {"stream": name, "startingOffsets": json.dumps({name: max(1, info.state.last_seq)})}
+    end = json.dumps({name: max(1, info.state.last_seq)})
+    # The last message may be gone, or go before Spark has started.
+    options = {"stream": name, "startingOffsets": end, "failOnDataLoss": "false"}
     if "direct" in job.purposes or info.config.retention == "workqueue":
         options["readWith"] = "direct"
     return options

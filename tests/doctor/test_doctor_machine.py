@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.admin import JetStreamAdmin, StreamInfo
 from spark_jetstream.doctor import spark
+from spark_jetstream.doctor.checks import _reading
 from spark_jetstream.doctor.findings import Finding
+from spark_jetstream.doctor.permissions import Job
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
+from tests.support.calls import sequences
 from tests.support.command import run_command
 from tests.support.jobs import ROOT, write_program
 from tests.support.streams import MakeStream
@@ -187,10 +191,35 @@ def test_a_spark_that_does_not_start_fails_with_its_error(tmp_path: Path) -> Non
     assert "not-shown" not in str(finding)
 
 
+@pytest.mark.parametrize("config", [{}, {"retention": "workqueue", "allow_direct": True}], ids=["limits", "workqueue"])
+def test_a_local_spark_reads_what_is_left_of_the_end(
+    nats_server: NatsServer, stream: MakeStream, config: dict[str, Any]
+) -> None:
+    """All that was there may be gone, also after the doctor looked at the stream."""
+    orders = stream(**config)
+
+    def read(info: StreamInfo) -> list[int]:
+        return sequences("b", {"servers": nats_server.url, **_reading(Job(("read",), orders.name), info)})
+
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        assert read(admin.streams.load(orders.name)) == []
+        orders.fill(3)
+        info = admin.streams.load(orders.name)
+        assert read(info) == [3]
+        orders.purge()
+        assert read(admin.streams.load(orders.name)) == []
+        orders.fill(2)
+        orders.purge(keep=1)
+        assert read(info) == [5]
+
+
 @pytest.mark.full
-def test_a_local_spark_reads_a_row(nats_server: NatsServer, stream: MakeStream) -> None:
+@pytest.mark.parametrize(("purged", "said"), [(False, "read 1 row "), (True, "read 0 rows ")])
+def test_a_local_spark_reads_a_row(nats_server: NatsServer, stream: MakeStream, purged: bool, said: str) -> None:
     orders = stream()
     orders.fill(3)
+    if purged:
+        orders.purge()
     ran = run_command("doctor", "--spark", "--json", "--stream", orders.name, url=nats_server.url)
     (finding,) = [item for item in ran.json if item["check"] == "local Spark"]
-    assert (finding["status"], "read 1 row " in finding["said"]) == ("ok", True), finding
+    assert (finding["status"], said in finding["said"]) == ("ok", True), finding
