@@ -253,21 +253,32 @@ def _kind(info: StreamInfo) -> tuple[Kind, str]:
 
 def _sample(admin: JetStreamAdmin, info: StreamInfo, count: int) -> list[str]:
     """Return the JSON objects among the last messages of a stream."""
-    state, width = info.state, count
-    while True:
-        first, size = max(1, state.first_seq, state.last_seq - width + 1), 0
-        payloads: list[bytes] = []
+    begin, end = max(1, info.state.first_seq), info.state.last_seq + 1
+    newest: list[bytes] = []  # the last message first
+    size, width = 0, count
+    while begin < end and len(newest) < count and size <= _SAMPLE_BYTES:
+        first = max(begin, end - width)
+        part: list[bytes] = []
+        part_size = 0
         for message in admin.messages.read(info.config.name, sequence=first, count=count):
-            payloads.append(message.data)
-            size += len(message.data)
-            if size > _SAMPLE_BYTES:
+            if newest and message.seq >= end:
                 break
-        if len(payloads) >= count or size > _SAMPLE_BYTES or first <= max(1, state.first_seq):
-            break
-        # Most of these sequences are gone, as those of earlier revisions in a bucket.
-        width *= 4
+            part.append(message.data)
+            part_size += len(message.data)
+            if part_size > _SAMPLE_BYTES:
+                break
+        if (len(part) == count < end - first) or (part_size > _SAMPLE_BYTES and end - first > 1):
+            # The part was not read to its end, and only its last messages belong to the sample.
+            width = (end - first) // 2
+            continue
+        for payload in reversed(part):
+            if len(newest) < count and size <= _SAMPLE_BYTES:
+                newest.append(payload)
+                size += len(payload)
+        # Most of these sequences may be gone, as those of earlier revisions in a bucket.
+        end, width = first, width * 4
     objects = []
-    for payload in payloads:
+    for payload in reversed(newest):
         with contextlib.suppress(ValueError):
             objects.append(json.dumps(json_object(payload)))
     return objects

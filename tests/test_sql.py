@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_jetstream
-from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.admin import JetStreamAdmin, StoredMessage
 from spark_jetstream.errors import JetStreamError, OptionError, SchemaError
 from spark_jetstream.sql import _sample, payload_columns, view_names
 from spark_jetstream.testing import NatsServer
@@ -80,6 +81,32 @@ def test_a_sample_has_as_many_messages_as_there_are(nats_server: NatsServer, str
         assert _sample(admin, info, 10) == ['{"a": 0}', '{"b": 1}', '{"c": 102}']
         assert _sample(admin, info, 1) == ['{"c": 102}']
         assert _sample(admin, info, 0) == []
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "one by one"])
+def test_a_sample_has_the_last_messages_and_reads_few_others(
+    nats_server: NatsServer, stream: MakeStream, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    made = stream(max_msgs_per_subject=1, allow_direct=direct)
+    keys = [*map(str, range(300)), *["hot"] * 200, "300"]
+    made.send(*(Message(f"{made.subject}.{key}", json.dumps({"n": at}).encode()) for at, key in enumerate(keys)))
+    read = []
+    with JetStreamAdmin(servers=nats_server.url) as admin:
+        real = admin.messages.read
+
+        def watched(*what: Any, **named: Any) -> Iterator[StoredMessage]:
+            for message in real(*what, **named):
+                read.append(message.seq)
+                yield message
+
+        monkeypatch.setattr(admin.messages, "read", watched)
+        info = admin.streams.load(made.name)
+        assert _sample(admin, info, 20) == [json.dumps({"n": at}) for at in (*range(282, 300), 499, 500)]
+        assert len(read) < 150
+        read.clear()
+        monkeypatch.setattr("spark_jetstream.sql._SAMPLE_BYTES", 95)  # the tenth goes beyond it
+        assert _sample(admin, info, 20) == [json.dumps({"n": at}) for at in (*range(292, 300), 499, 500)]
+        assert len(read) < 150
 
 
 def test_the_package_does_not_import_pyspark() -> None:
