@@ -86,7 +86,7 @@ class ServerProbe:
         host, port = self._host, self._port
         try:
             resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             text = f"{host} has no address: {_reason(error)}"
             raise _ProbeError("name", text, "correct option servers, or the DNS of this machine") from None
         addresses = sorted({str(entry[4][0]) for entry in resolved})
@@ -165,8 +165,8 @@ class ServerProbe:
         raise _ProbeError("tls", text, advice)
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).lower()
 
 
 def _read_info(wire: socket.socket) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _SERVER = re.compile(
     r"(?:(?P<scheme>[^:/@]*)://)?(?:(?P<login>[^/]*)@)?(?P<host>\[[^\]]*\]|[^:/]*)(?::(?P<port>[^/]*))?(?P<path>/.*)?",
     re.DOTALL,
 )
-_HOST = re.compile(r"[\w.-]+")
+_HOST = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63})*\.?")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
