@@ -224,7 +224,8 @@ def payload_columns(fields: Iterable[str], columns: Iterable[str]) -> list[str]:
 
 @unseen
 def _load(spark: SparkSession, given: Mapping[str, SecretStr | None], kind: Kind, name: str) -> DataFrame:
-    options: dict[str, Any] = {key: revealed(text) for key, text in given.items()}
+    # To Spark 4.0 an option without a text is an error.
+    options: dict[str, Any] = {key: revealed(text) for key, text in given.items() if text is not None}
     return spark.read.format("jetstream").options(**options).option(kind, name).load()
 
 

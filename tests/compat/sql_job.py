@@ -73,7 +73,7 @@ def attached(spark: SparkSession, url: str) -> dict[str, Any]:
         admin.objects.create("FILES")
         admin.objects.bucket("FILES").put("f", b"12345")
 
-        result["attached"] = attach(spark, servers=url)
+        result["attached"] = attach(spark, servers=url, user=None)
         # A frame is planned at its first use, not when it is made.
         admin.publish("orders", '{"id": 4}')
         result["orders"] = rows(
