@@ -44,7 +44,8 @@ class OpenLineage:
         outputs: By name of a query, namespace and name of each dataset that it writes. Progress names none.
         namespace: The namespace of the jobs. A job has the name of its query.
 
-    Raises `ValueError` for a malformed URL; `OptionError`, which is one, for a ``url`` with a user.
+    Raises `ValueError` for a malformed URL; `OptionError`, which is one, for a ``url`` with a user or, after the host,
+    a character outside ASCII.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class OpenLineage:
         reachable = self._url.scheme in _CONNECTIONS and self._url.hostname and self._url.port != 0
         if not reachable or "@" in self._url.netloc:
             raise OptionError("url of OpenLineage must be http:// or https:// and a host, without a user")
+        if not f"{self._url.path}{self._url.query}".isascii():
+            raise OptionError("url of OpenLineage has a character outside ASCII after the host: percent-encode it")
         host = ConnectionOptions.from_spark({"servers": servers}).servers[0].split("/")[2]
         self._streams = f"nats://{host}" if host.rpartition(":")[2].isdigit() else f"nats://{host}:4222"
         named = (outputs or {}).items()
@@ -110,8 +113,10 @@ class OpenLineage:
                 self._post(json.dumps(event).encode())
             except (OSError, HTTPException) as error:
                 self._lose(event, repr(error))
-            except ValueError:  # its text has the key
-                self._lose(event, "OPENLINEAGE_API_KEY holds a character that no header may have")
+            except ValueError as error:
+                bad_key = "OPENLINEAGE_API_KEY holds a character that no header may have"
+                # The error's text may have the key.
+                self._lose(event, bad_key if os.environ.get("OPENLINEAGE_API_KEY") else repr(error))
 
     def _post(self, body: bytes) -> None:
         key = os.environ.get("OPENLINEAGE_API_KEY")

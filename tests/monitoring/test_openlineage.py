@@ -128,6 +128,17 @@ def test_a_key_that_no_header_can_have_is_not_logged(
     assert collector.requests == []
 
 
+def test_no_key_is_blamed_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("OPENLINEAGE_API_KEY", raising=False)
+    lineage = OpenLineage("http://marquez..example/x", servers=SERVERS)
+    lineage.send("START", str(RUN), "orders")
+    lineage.close()
+    [record] = caplog.records
+    assert re.search("event START of query orders is lost: .*label empty", record.message)
+
+
 def test_events_beyond_those_that_wait_are_lost_and_logged(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,6 +200,13 @@ def test_an_endpoint_of_https_needs_a_certificate(
     assert collector.kinds == [("known", "START")]
     [record] = caplog.records
     assert re.search("query unknown is lost: .*CERTIFICATE_VERIFY_FAILED", record.message)
+
+
+@pytest.mark.parametrize("url", ["http://marquez/größe", "http://marquez/x?namespace=größe"])
+def test_a_url_that_no_request_can_have_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="has a character outside ASCII after the host: percent-encode it"):
+        OpenLineage(url, servers=SERVERS)
+    OpenLineage("http://größe/x", servers=SERVERS).close()
 
 
 @pytest.mark.parametrize("url", ["marquez:5000/lineage", "ftp://marquez/lineage", "http:///x", "http://u:p@marquez/x"])
