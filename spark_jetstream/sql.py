@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -95,7 +96,8 @@ def decode(
     Raises:
         OptionError: ``format`` is unknown, or both ``version`` and ``confluent`` are given.
         SchemaError: ``df`` has no such column, or one with the name of a new one; a schema does not parse; two versions
-            have a field with different types.
+            have a field with different types, or fields whose names differ only in case; a version is there twice, as
+            the number 1 and the text 1.
     """
     if format != "json":
         raise OptionError(f"argument format must be json, but it is {format!r}: recipes decode Avro and Protobuf")
@@ -110,6 +112,9 @@ def decode(
     versions = {"": schema} if version is None and not confluent else schema
     if not isinstance(versions, Mapping) or not versions:
         raise SchemaError("argument schema must map versions to schemas where argument version or confluent is given")
+    [(name, times)] = Counter(map(str, versions)).most_common(1)
+    if times > 1:
+        raise SchemaError(f"argument schema has version {name} twice, as text and otherwise")
     schemas = {
         str(name): _struct(f"argument schema{name and f', version {name}'}", one) for name, one in versions.items()
     }
@@ -331,8 +336,12 @@ def _struct(what: str, schema: Any) -> StructType:
 def _all_fields(schemas: Mapping[str, StructType]) -> dict[str, DataType]:
     """Return the types of the fields of all versions, by name."""
     fields: dict[str, DataType] = {}
+    names: dict[str, str] = {}
     for version, schema in schemas.items():
         for field in schema:
+            if (name := names.setdefault(field.name.lower(), field.name)) != field.name:
+                both = f"field {field.name} in version {version} and field {name}"
+                raise SchemaError(f"argument schema: {both} have one name to Spark")
             own, other = field.dataType.simpleString(), fields.setdefault(field.name, field.dataType).simpleString()
             if own != other:
                 said = f"argument schema: field {field.name} is {other}, and {own} in version {version}"

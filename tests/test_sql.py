@@ -274,6 +274,12 @@ def check_decoded(result: dict[str, Any]) -> None:
             {"confluent": True},
             "argument schema: field b is int, and string in version 2: give it one type, such as string",
         ),
+        (
+            {1: "a int, id int", 2: "ID int"},
+            {"confluent": True},
+            "argument schema: field ID in version 2 and field id have one name to Spark",
+        ),
+        ({1: "a int", "1": "b int"}, {"confluent": True}, "argument schema has version 1 twice, as text and otherwise"),
     ],
 )
 def test_payloads_that_cannot_be_decoded(spark: SparkSession, schema: Any, given: dict[str, Any], said: str) -> None:
