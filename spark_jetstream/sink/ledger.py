@@ -91,8 +91,8 @@ class Ledger:
         self._scheduled = False  # whether rows may be schedules
         self._window = float("inf")  # the shortest duplicate window of the noted streams, in seconds
         self._patterns: dict[str, re.Pattern[str]] = {}  # the subjects of the noted streams
-        self._taken_over = float("-inf")  # when this attempt took the task over from another one
-        self._looked = float("-inf")  # when it last looked for what that one has stored
+        self._taken_over = float("inf")  # when this attempt took the task over from another one
+        self._looked = float("inf")  # when it last looked for what that one has stored
         self._scanned: dict[str, int] = {}  # up to which sequence of each stream it has looked
 
     def open(self, *, own_ids: bool, scheduled: bool = False) -> TaskReport | None:
@@ -256,9 +256,12 @@ class Ledger:
         log.info("ledger entry %s: %d rows are stored already", self._slot.key, sum(map(len, self.stored.values())))
 
     def _look_again(self) -> None:
-        """Look for rows that the earlier attempt had in flight, before the streams may forget their ids."""
+        """Look for rows that the earlier attempt had in flight, before this one sends what streams may have forgotten.
+
+        The last look is so late that no row can come after it.
+        """
         now = time.monotonic()
-        if now - self._looked < self._window / 2 or now - self._taken_over > self._window + _STRAGGLERS:
+        if now - self._looked < self._window / 2 or self._looked - self._taken_over > self._window + _STRAGGLERS:
             return
         self._looked = now
         for name, last in self._scanned.items():

@@ -332,6 +332,28 @@ class TestTakingOver:
         assert (report.stored, report.duplicates) == (19, 10)
         assert numbers(s.url, "S") == list(range(19))
 
+    def test_finds_what_the_other_had_under_way_when_its_own_rows_are_long_in_coming(
+        self, admin: Publisher, s: Stream, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has not looked again by the time at which the streams may have forgotten the ids of late rows."""
+        passed = 0.0
+        monkeypatch.setattr(ledger, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+        die(sink, s, rows("s.a", 0, 10))
+        late = seen_in(admin, "S")[9]
+        s.remove(10)
+        forget(admin, s.name, s.subject)
+
+        def second() -> Iterator[pa.RecordBatch]:
+            nonlocal passed
+            admin.publish([sent_again(late)])
+            forget(admin, s.name, s.subject)
+            passed = WINDOW / SECOND + ledger._STRAGGLERS + 1.0
+            yield rows("s.a", 0, 10)
+
+        report = sink.write(second(), names=("data", "subject"))
+        assert (report.stored, report.duplicates) == (10, 10)
+        assert numbers(s.url, "S") == list(range(10))
+
     def test_of_a_stream_that_was_made_again(self, server: NatsServer, admin: Publisher, s: Stream, sink: Sink) -> None:
         s.fill(100)
         die(sink, s, rows("s.a", 0, 10))
