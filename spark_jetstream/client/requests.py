@@ -85,10 +85,12 @@ class Requests:
         return self.call(ask_all)
 
 
-def stream_info(connection: Connection, name: str, context: str = "", *, prefix: str | None = None) -> StreamSummary:
+def stream_info(
+    connection: Connection, name: str, context: str = "", *, prefix: str | None = None, timeout: float | None = None
+) -> StreamSummary:
     """Return the state of a stream, asked once over this connection. Raises what `Requests.stream` raises, at once."""
     context = context or f"read the state of stream {name}"
-    return _state(ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix), context)
+    return _state(ask(connection, jsapi.STREAM_INFO, name, context=context, prefix=prefix, timeout=timeout), context)
 
 
 def settled_info(connection: Connection, name: str, context: str) -> StreamSummary:
@@ -137,7 +139,8 @@ def ask(
     *,
     context: str,
     prefix: str | None = None,
+    timeout: float | None = None,
 ) -> dict[str, Any]:
     """Return the reply to a request that changes nothing on the server, asked once over this connection."""
     subject = jsapi.subject(prefix or connection.prefix, template, stream, consumer)
-    return connection.ask(subject, body, context=context)
+    return connection.ask(subject, body, context=context, timeout=timeout)

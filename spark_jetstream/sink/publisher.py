@@ -22,7 +22,8 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 | due | its time | in flight, sent again |
 | | a late acknowledgement | stored |
 
-(1) A subject without a stream refuses the row, also if it has another subscriber and the server cannot say so.
+(1) A subject without a stream refuses the row, also if it has another subscriber and the server cannot say so, but not
+while a stream of the task does not answer: a mapping of subjects may bring the row there.
 A stream that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`), may take `retryTimeout`.
 
 Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once those that the ledger
@@ -271,7 +272,7 @@ class Publisher:
 
     def _take(self, frames: Frames) -> None:
         answers = self._acks.read(frames)
-        self._recovery.note_answers({stored.domain for stored in answers.stored})
+        self._recovery.note_answers({(stored.stream, stored.domain) for stored in answers.stored})
         for stored in answers.stored:
             self._answered = time.monotonic()
             misplaced = self._window.take(stored, self._target)
@@ -328,7 +329,7 @@ class Publisher:
     def _refuse_uncaptured(self, flight: InFlight, index: int, *, too_long: bool = False) -> bool:
         """Refuse a row if no stream captures its subject (`Recovery.nobody_listens`), and return whether that is so."""
         for subject in dict.fromkeys(row.subject for row in flight.portion.members(index)):
-            if self._recovery.nobody_listens(subject, too_long=too_long):
+            if self._recovery.nobody_listens(subject, flight.sent, too_long=too_long):
                 self._window.refused += flight.refuse(index, self._target.at(subject).no_stream, NO_STREAM)
                 return True
         return False

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from spark_jetstream.buckets.kv import last_revision
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import stream_info
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.pub_ack import Outcome, Refusal
 from spark_jetstream.sink.kv import expected_revision
@@ -33,10 +34,11 @@ class Recovery:
         self._connection = connection
         self._target = target
         self._ledger = ledger
-        self._domains: set[str] = set()  # of the streams that have answered, "" for one without
+        self._streams: set[tuple[str, str]] = set()  # that have answered, each with its domain, "" for none
+        self._led = float("-inf"), float("-inf")  # from when until when these had leaders, as far as known
         # What the JetStream API says of subjects, by API prefix and subject:
         self._no_stream: set[tuple[str | None, str]] = set()  # no stream captures it; emptied with new answers
-        self._captured: dict[tuple[str | None, str], float] = {}  # when it named a stream
+        self._in_doubt: dict[tuple[str | None, str], float] = {}  # when it named a stream, or proved nothing
         self._failed: dict[str | None, tuple[float, bool]] = {}  # when it gave no answer, and whether it may be asked
 
     def check_owner(self) -> None:
@@ -145,36 +147,59 @@ class Recovery:
             yield stored
             at = stored.sequence + 1
 
-    def note_answers(self, domains: Set[str]) -> None:
-        """Forget which subjects no stream captures: the server has sent new answers, from streams of these domains."""
+    def note_answers(self, streams: Set[tuple[str, str]]) -> None:
+        """Forget which subjects no stream captures: the server has sent new answers, from these streams and domains."""
         self._no_stream.clear()
-        self._domains |= domains
+        self._streams |= streams
 
-    def nobody_listens(self, subject: str, *, too_long: bool) -> bool:
-        """Whether no stream captures a subject; asks at most once a second.
+    def nobody_listens(self, subject: str, sent: float, *, too_long: bool) -> bool:
+        """Whether no stream captures the subject of a row that was `sent` then; asks at most once a second.
 
         If the account may not ask, no stream does once it takes `too_long`. Rows that went to another domain find no
-        stream when its link is gone, and the server then knows only the streams of its own domain.
+        stream when its link is gone, and the server then knows only the streams of its own domain. Nor does it name a
+        stream that a mapping brings rows to: so the streams of the task must have had leaders when the row was sent.
         """
         target, now = self._target.at(subject), time.monotonic()
         prefix = target.api_prefix
         place = prefix, subject
         failed, may_ask = self._failed.get(prefix, (float("-inf"), True))
-        if place not in self._no_stream and now - max(failed, self._captured.get(place, failed)) >= _VALID:
+        if place not in self._no_stream and now - max(failed, self._in_doubt.get(place, failed)) >= _VALID:
             try:
-                if streams_of(self._connection, target.stored_at(subject), prefix=prefix):
-                    self._captured = {known: at for known, at in self._captured.items() if now - at < _VALID}
-                    self._captured[place] = time.monotonic()
+                captured = streams_of(self._connection, target.stored_at(subject), prefix=prefix)
+                if captured or not self._had_leaders(sent, prefix):
+                    self._in_doubt = {known: at for known, at in self._in_doubt.items() if now - at < _VALID}
+                    self._in_doubt[place] = time.monotonic()
                 else:
                     self._no_stream.add(place)
             except JetStreamError as error:
-                # An election, most likely: the API has no leader either.
+                # An election, most likely: the API, or a stream, has no leader either.
                 log.info("%s", error)
                 may_ask = not isinstance(error, PermissionDenied)
                 self._failed[prefix] = time.monotonic(), may_ask
-        if prefix is None and self._domains - {"", self._connection.server_info.get("domain")}:
+        near = {"", self._connection.server_info.get("domain")}
+        if prefix is None and any(domain not in near for _, domain in self._streams):
             return False  # rows went over the link of a leaf node
         return place in self._no_stream or (too_long and not may_ask)
+
+    def _had_leaders(self, at: float, prefix: str | None) -> bool:
+        """Whether the streams that have answered, and the target's, had leaders at this time.
+
+        A stream that the account may not see, or that is gone, is left out. Raises the error of one that does not
+        answer at once.
+        """
+        first, last = self._led
+        if at > last:
+            self._led = float("inf"), float("-inf")
+            for name in {name for name, _ in self._streams} | ({self._target.stream or ""} - {""}):
+                try:
+                    stream_info(self._connection, name, prefix=prefix, timeout=_VALID)
+                except JetStreamError as error:
+                    if error.retriable:
+                        raise
+            now = time.monotonic()
+            first = min(first, now)
+            self._led = first, now
+        return first <= at
 
     def why_silent(self, flight: InFlight, index: int, now: float) -> str:
         """Return why a row got no answer, as far as the server says."""

@@ -26,7 +26,7 @@ from spark_jetstream.sink.ledger import bucket_config
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher, Refused, Tap
@@ -43,6 +43,8 @@ SECOND = 1_000_000_000
 IDS = ["deduplicated", "exactly-once"]
 LEVELS = ["at-least-once", *IDS]
 LEDGER = bucket_config(1)
+#: A configuration of servers that bring what is published at `in.a` to the stream S.
+MAPPED = 'mappings { "in.*": "s.$1" }'
 
 
 @pytest.fixture(autouse=True)
@@ -389,6 +391,55 @@ class TestNobodyListens:
                     assert asked.wait(60)
                     linked.mend()
                     assert writing.result().stored == 6
+
+    @pytest.mark.parametrize("named", [True, False], ids=["option stream", "acknowledged rows"])
+    def test_the_stream_of_mapped_subjects_is_away(self, named: bool) -> None:
+        """The server then knows no stream for the subjects: that a mapping brings their rows to one it does not say."""
+        with NatsCluster(config=MAPPED) as cluster, Publisher(cluster.servers[0].url) as admin:
+            Stream(cluster.url, "S", admin)
+            home = cluster.leader_of("S")
+            with WireProxy(cluster.urls[home - 1]) as proxy:
+                with Publisher(cluster.urls[home - 1]) as client:
+                    wait_until(lambda: passed_on(client, "in.first"), "the server passes messages on")
+                away = threading.Event()
+
+                def batches() -> Iterator[pa.RecordBatch]:
+                    answered = proxy.replace_frames(b'{"stream":"S"', 3, lambda frame: frame)
+                    if not named:
+                        yield rows("in.a", 0, 3)
+                        assert answered.wait(60)
+                    cluster.servers[home].stop()
+                    away.set()
+                    yield rows("in.a", 3, 3)
+
+                sink = Sink(proxy.url, maxRetries=0, **({"stream": "S"} if named else {}))
+                with ThreadPoolExecutor(1) as pool:
+                    writing = pool.submit(sink.write, batches(), names=["data", "subject"])
+                    assert away.wait(60)
+                    asked = proxy.awaiting(b"stream_names_response")
+                    writing.add_done_callback(lambda _: asked.set())
+                    assert asked.wait(60)
+                    cluster.restart(home)
+                    assert writing.result().stored == (3 if named else 6)
+
+    def test_the_stream_of_mapped_subjects_comes_back_between_a_refusal_and_the_question(self) -> None:
+        """A row that was sent before the stream answered again is sent once more."""
+        with NatsServer(config=MAPPED) as server, Publisher(server.url) as admin, WireProxy(server.url) as proxy:
+            s = Stream(server.url, "S", admin)
+            lost = 0
+
+            def away(frame: bytes) -> bytes:
+                nonlocal lost
+                if lost < 2 and is_answer(frame):
+                    return answer(frame, b"", b"NATS/1.0 503\r\n\r\n")
+                if b"stream_info_response" in frame:
+                    lost += 1
+                    return b"" if lost == 1 else frame
+                return frame
+
+            proxy.drop(away)
+            assert Sink(proxy.url, maxRetries=0, stream="S").write([rows("in.a", 0, 1)]).stored == 1
+            assert s.state()["messages"] == 1
 
 
 class TestRefusals:
