@@ -116,9 +116,10 @@ class Recovery:
         alone = len(rows) == 1 or expected_revision(row.lines) is not None
         if not alone or (row.message_id is None and not flight.again[index]):
             return Outcome.REFUSED
-        target = self._target
+        target = self._target.at(row.subject)
+        stream = target.stream if flight.portion.main else None
         try:
-            for name in [target.stream] if target.stream else streams_of(self._connection, row.subject):
+            for name in [stream] if stream else self._capturing(target, row.subject):
                 for stored in self._in_the_way(name, row, last_revision(refusal.description)):
                     if _is_row(stored, row):
                         flight.settle_as_duplicate(index, name, stored.sequence + rows[-1].index - row.index)
@@ -133,8 +134,9 @@ class Recovery:
 
         Before these comes the `last` one of the subject, if the server has named it: most often it is the row.
         """
-        subject, expected = self._target.stored_at(row.subject), expected_revision(row.lines)
-        prefix = self._target.api_prefix
+        target = self._target.at(row.subject)
+        subject, expected = target.stored_at(row.subject), expected_revision(row.lines)
+        prefix = target.api_prefix
         named = message(self._connection, stream, last, prefix=prefix) if last else None
         if named is not None:
             yield named
@@ -146,6 +148,9 @@ class Recovery:
                 return
             yield stored
             at = stored.sequence + 1
+
+    def _capturing(self, target: Target, subject: str) -> list[str]:
+        return streams_of(self._connection, target.stored_at(subject), prefix=target.api_prefix)
 
     def note_answers(self, streams: Set[tuple[str, str]]) -> None:
         """Forget which subjects no stream captures: the server has sent new answers, from these streams and domains."""
@@ -165,8 +170,7 @@ class Recovery:
         failed, may_ask = self._failed.get(prefix, (float("-inf"), True))
         if place not in self._no_stream and now - max(failed, self._in_doubt.get(place, failed)) >= _VALID:
             try:
-                captured = streams_of(self._connection, target.stored_at(subject), prefix=prefix)
-                if captured or not self._had_leaders(sent, prefix):
+                if self._capturing(target, subject) or not self._had_leaders(sent, prefix):
                     self._in_doubt = {known: at for known, at in self._in_doubt.items() if now - at < _VALID}
                     self._in_doubt[place] = time.monotonic()
                 else:

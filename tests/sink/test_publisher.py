@@ -797,6 +797,23 @@ class TestDeadLetters:
                 # Neither another attempt nor another write has other ids.
                 assert sorted(message.headers["Dead-Letter-Subject"][0] for message in seen(dead)) == sorted(subjects)
 
+    @pytest.mark.parametrize("option", ["stream", "bucket"])
+    def test_an_attempt_that_comes_when_the_ids_are_forgotten(self, stream: MakeStream, option: str) -> None:
+        """The stream of the dead letters refuses a second one; that it has the first one is seen there alone."""
+        dead = stream(max_msgs_per_subject=1, duplicate_window=SECOND // 10, **TestFullSubject.FULL)
+        if option == "stream":
+            small = stream(storage="memory", max_msg_size=200)
+            given, refused = {"stream": small.name}, rows(f"{small.subject}.a", 0, 1, 400)
+        else:
+            stream("KV_SMALL", storage="memory", max_msg_size=200, subjects=["$KV.SMALL.>"])
+            given, refused = {"bucket": "SMALL"}, batch(key=["a"], value=[payload(0, 400)])
+        sink = Sink(dead.url, deadLetterSubject=f"{dead.subject}.row", **given)
+        sink.write([refused])
+        wait_until(lambda: dead.last_age() > SECOND, "the stream has forgotten the id")
+        report = sink.write([refused])
+        assert (report.rows, report.stored, report.dead_letters) == (1, 0, 1)
+        assert numbers(dead.url, dead.name) == [0]
+
 
 class TestSharing:
     def test_two_tasks_on_one_connection(self, proxy: WireProxy, target: Stream) -> None:
