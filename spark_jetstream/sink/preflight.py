@@ -212,10 +212,18 @@ class _Check:
             connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, STREAM), request, context=context)
 
         try:
-            if self.requests.stream(STREAM).persist_mode == "async":
+            state = self.requests.stream(STREAM)
+            if state.persist_mode == "async":
                 raise DeliveryError(
                     f"the ledger of delivery exactly-once, stream {STREAM}, has persist_mode async, so a crash of its "
                     "server loses what was noted: create it again without"
+                )
+            known = self.requests.call(lambda connection: connection.server_version) >= _SERVERS["ttl"]
+            if known and not state.allow_msg_ttl and not self.options.streaming:
+                raise DeliveryError(
+                    f"the ledger of delivery exactly-once, stream {STREAM}, was made without allow_msg_ttl, and the "
+                    "entries of a batch write expire: set it (spark-jetstream stream edit "
+                    f"{STREAM} --allow-msg-ttl)"
                 )
         except StreamNotFound:
             try:

@@ -27,10 +27,12 @@ from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused, SchemaError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import publisher as publisher_module
+from spark_jetstream.sink.ledger import bucket_config
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import find_server_binary
 from tests.conftest import SparkLog
 from tests.support.calls import refusal_of, store, writer_of
+from tests.support.command import succeed
 from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
@@ -637,6 +639,27 @@ def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:
         options = {"servers": server.url, "stream": s.name, **ONCE}
         with pytest.raises(DeliveryError, match=f"the ledger .*, stream {LEDGER}, has persist_mode async"):
             writer_of("s", options, batch(data=[b"x"], subject=["plain.a"]).schema)
+        close_all()
+
+
+def test_exactly_once_with_a_ledger_whose_entries_cannot_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a server before 2.11, or made by hand: the entries of a query do not expire, those of a batch write do."""
+    with NatsServer() as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "PLAIN", publisher)
+        publisher.api(f"STREAM.CREATE.{LEDGER}", {**bucket_config(1), "allow_msg_ttl": False})
+        options = {"servers": server.url, "stream": s.name, **ONCE}
+        row = batch(data=[b"x"], subject=["plain.a"])
+        store(writer_of("s", options, row.schema), [row])
+        mend = f"spark-jetstream stream edit {LEDGER} --allow-msg-ttl"
+        with pytest.raises(DeliveryError, match=rf"stream {LEDGER}, was made without allow_msg_ttl, .* \({mend}\)"):
+            writer_of("b", options, row.schema)
+        with monkeypatch.context() as old:
+            # Such a server takes no notice of a TTL.
+            old.setattr(Connection, "server_version", (2, 10, 29))
+            writer_of("b", {**options, "maxRetries": "1"}, row.schema)
+        succeed(*mend.split()[1:], "--force", url=server.url)
+        store(writer_of("b", options, row.schema), [row])
+        assert s.state()["messages"] == 2
         close_all()
 
 
