@@ -62,12 +62,15 @@ class SharedReplies:
 
     They prove that all `rows` rows are stored if there are as many, all good, of stream and domain `place`, and each of
     a message of its own. A publish may have two answers, one of them late: streams of two domains may capture a
-    subject. So answers of another place prove nothing, even if there are no others.
+    subject, and a leader that was frozen may answer after its successor. So answers of another place prove nothing,
+    even if there are no others. Nor do answers to rows that had the subject before: `after` has the last message of
+    each stream that was known when these rows came, and theirs are not after it.
     """
 
-    def __init__(self, rows: int, place: tuple[str, str]) -> None:
+    def __init__(self, rows: int, place: tuple[str, str], after: Mapping[str, int]) -> None:
         self.rows = rows
         self.place = place
+        self._after = after
         self.stored = 0  # good answers, duplicates among them
         self.duplicates = 0  # good answers to rows that the stream had stored before
         self.refused = 0  # answers that a row is not stored; `InFlight` counts them
@@ -79,7 +82,8 @@ class SharedReplies:
         count, duplicates = int(np.count_nonzero(mine)), int(np.count_nonzero(known))
         self.stored += count
         self.duplicates += duplicates
-        self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[mine & ~known])
+        new = mine & ~known & (stored.sequences > self._after.get(stored.stream, 0))
+        self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[new])
         return count, duplicates
 
     @property
@@ -88,10 +92,10 @@ class SharedReplies:
         fresh = self.sequences()
         if (self.stored, self.refused, list(fresh)) != (self.rows, 0, [self.place]):
             return False
-        return len(np.unique(fresh[self.place])) == len(fresh[self.place])
+        return len(np.unique(fresh[self.place])) == self.rows - self.duplicates
 
     def sequences(self) -> dict[tuple[str, str], IntArray]:
-        """Return the messages that the answers name by stream and domain, without those stored by earlier attempts."""
+        """Return the messages that the answers name by stream and domain, without those that were stored before."""
         return {place: np.concatenate(sequences) for place, sequences in self._fresh.items()}
 
 
@@ -108,7 +112,8 @@ class InFlight:
         self.frames = frames  # the rows as they are sent; replaced when rows that shared a subject get their own
         self.waiting: Mask = frames.size <= most  # rows without an answer; while rows share, all that were sent
         self.unanswered = int(portion.sizes[self.waiting].sum())  # rows less answers
-        self.replies = None if place is None else SharedReplies(self.unanswered, place)  # answers while the rows shared
+        # Answers while the rows shared.
+        self.replies = None if place is None else SharedReplies(self.unanswered, place, portion.after)
         self.sent = 0.0  # when rows were last sent; 0.0 before the first time
         self.timeouts = 0  # how often no answer came within `ackTimeout`
         self.again: Mask = np.zeros(count, np.bool_)  # rows that were sent more than once

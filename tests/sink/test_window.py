@@ -15,9 +15,12 @@ NUMBER = 7
 Answer = tuple[str, int, bool]  # stream and domain as one name, sequence, whether it is a duplicate
 
 
-def taken(rows: int, *runs: list[Answer], refused: int = 0) -> SharedReplies:
-    """What has come for `rows` rows; each run is what one read brought, beside an answer to something else."""
-    shared = SharedReplies(rows, ("S", ""))
+def taken(rows: int, *runs: list[Answer], refused: int = 0, after: int = 0) -> SharedReplies:
+    """What has come for `rows` rows, sent after message `after`; each run is what one read brought.
+
+    Beside each run is an answer to something else.
+    """
+    shared = SharedReplies(rows, ("S", ""), {"S": after})
     shared.refused = refused
     for run in runs:
         stream, _, domain = run[0][0].partition("@")
@@ -61,6 +64,11 @@ def test_as_many_good_answers_as_rows_prove_that_all_are_stored(
     assert not taken(5, *runs, refused=refused).proof
 
 
+def test_only_rows_that_were_stored_before_are_messages_that_were_known() -> None:
+    assert taken(3, fresh(8), known(5, 6), after=7).proof
+    assert not taken(3, fresh(7, 8), known(5), after=7).proof
+
+
 def test_names_the_messages_that_are_new() -> None:
     shared = taken(9, fresh(4, 2), known(3), fresh(9, stream="S@hub"), refused=2)
     assert {place: found.tolist() for place, found in shared.sequences().items()} == {
@@ -70,26 +78,51 @@ def test_names_the_messages_that_are_new() -> None:
     assert (shared.stored, shared.duplicates, shared.refused, shared.proof) == (4, 1, 2, False)
 
 
-def test_rows_that_share_are_in_flight_until_all_answers_are_there() -> None:
-    window = Window("_INBOX.x", 100, may_share=True)
+class Sharing:
+    """Portions of two rows in a window. The first one is stored, and those that follow share reply subjects."""
 
-    def sent(shared: bool) -> InFlight:
-        portion = Portion(read_rows("a", data=[b"1", b"2"]), None, None, Totals(), True, 0.0, {})
-        flight = window.prepare(portion, 1 << 20, shared=True)
+    def __init__(self) -> None:
+        self.window = Window("_INBOX.x", 100, may_share=True)
+        self._totals = Totals()
+        first = self.sent(shared=False).frames.first  # no stream has answered yet
+        self.answer(first, 1)
+        self.answer(first + 1, 2)
+        self.window.drop_answered()
+
+    def sent(self, shared: bool = True) -> InFlight:
+        after = {name: last for name, (_, last) in self._totals.streams.items()}
+        portion = Portion(read_rows("a", data=[b"1", b"2"]), None, None, self._totals, True, 0.0, after)
+        flight = self.window.prepare(portion, 1 << 20, shared=True)
         assert flight.frames.shared is shared
-        window.portions.append(flight)
+        self.window.portions.append(flight)
         return flight
 
-    def answer(number: int, sequence: int) -> None:
+    def answer(self, number: int, sequence: int) -> None:
         acks = StoredAcks("S", "", np.array([number]), np.array([sequence]), np.array([False]))
-        assert window.take(acks, Target()) is None
+        assert self.window.take(acks, Target()) is None
 
-    first = sent(shared=False).frames.first  # no stream has answered yet
-    answer(first, 1)
-    answer(first + 1, 2)
-    window.drop_answered()
-    flight = sent(shared=True)
-    answer(flight.frames.first, 3)
+
+def test_rows_that_share_are_in_flight_until_all_answers_are_there() -> None:
+    sharing = Sharing()
+    window, flight = sharing.window, sharing.sent()
+    sharing.answer(flight.frames.first, 3)
     assert (window.conclude(), window.portions) == ([], [flight])
-    answer(flight.frames.first, 4)
+    sharing.answer(flight.frames.first, 4)
     assert (window.conclude(), window.portions) == ([], [])
+
+
+def test_a_late_answer_to_rows_that_had_the_subject_before_proves_nothing() -> None:
+    sharing = Sharing()
+    window, before = sharing.window, sharing.sent()
+    for sequence in (3, 4):
+        sharing.answer(before.frames.first, sequence)
+    assert window.conclude() == []
+    flight = sharing.sent()
+    number = flight.frames.first
+    assert number == before.frames.first
+    sharing.answer(number, 4)
+    sharing.answer(number, 5)
+    assert (window.conclude(), window.portions) == ([flight], [flight])
+    assert (flight.unanswered, flight.frames.shared) == (2, False)
+    assert flight.replies is not None
+    assert {place: own.tolist() for place, own in flight.replies.sequences().items()} == {("S", ""): [5]}
