@@ -6,6 +6,7 @@ Content is copied once, from the wire to the column, and hashed at the same time
 - If chunks, bytes or SHA-256 are not those of the meta message, that is read again: of an object that was replaced the
   new version is read, and one that was deleted has no row. One that is unchanged is damaged, and one whose meta message
   is gone was not deleted by a client (docs/objects.md, "What is checked").
+- Links and objects without content have no chunks that could show a change: their meta messages are read again first.
 """
 
 from __future__ import annotations
@@ -112,10 +113,10 @@ class ObjectRows:
         objects = live_objects(metas, self.bucket, self.options.path_glob_filter)
         yield from self._rows(_Stream(part.stream, part.created), objects, newer_later=True)
 
-    def _rows(self, stream: _Stream, objects: Iterable[StoredObject], *, newer_later: bool) -> Iterator[pa.RecordBatch]:
+    def _rows(self, stream: _Stream, objects: Sequence[StoredObject], *, newer_later: bool) -> Iterator[pa.RecordBatch]:
         """Read objects of `stream`. `newer_later`: a newer version of an object has a row of its own, later."""
         self.stream, self.newer_later = stream, newer_later
-        for some in self._portions(objects):
+        for some in self._portions(self._renewed(objects) if self.with_content else objects):
             if self.with_content:
                 yield from self._with_content(some)
             else:
@@ -172,24 +173,11 @@ class ObjectRows:
 
     def _again(self, row: _Row, problem: str) -> Iterator[pa.RecordBatch]:
         """Read the row, if there is one, of an object whose content was not what its meta message says."""
-        name = f"bucket {self.bucket}, object {row.listed.meta.name[:200]!r}"
+        name = self._name(row.listed)
         doubts, backoff = _DOUBTS, Backoff(0.1)
         for _ in range(_ATTEMPTS):
-            try:
-                listed = self._newest(self.stream, row.listed.subject)
-            except DataLossError as error:
-                self._lost(f"{name}: {error}")
-                return
-            if listed is None:
-                self._lost(f"{name} is gone: its meta message was purged, or has expired")
-                return
-            if not listed.readable:
-                log.info("%s was deleted while it was read", name)
-                return
-            if self.newer_later and listed.sequence != row.listed.sequence:
-                log.info("%s was replaced before it was read, its new version comes later", name)
-                return
-            newer = self._row(listed)
+            listed = self._current([row.listed])[row.listed.subject]
+            newer = None if listed is None else self._row(listed)
             if newer is None:
                 return
             if (newer.stream, newer.holder.sequence) == (row.stream, row.holder.sequence):
@@ -206,6 +194,9 @@ class ObjectRows:
             problem = problems[0]
         raise JetStreamError(f"{name} was replaced again each time it was read, {_ATTEMPTS} times")
 
+    def _name(self, stored: StoredObject) -> str:
+        return f"bucket {self.bucket}, object {stored.meta.name[:200]!r}"
+
     def _lost(self, what: str) -> None:
         if self.fail_on_data_loss:
             raise DataLossError(f"{what}; set failOnDataLoss to false to leave it out")
@@ -214,11 +205,13 @@ class ObjectRows:
     # Meta messages
 
     def _row(self, stored: StoredObject) -> _Row | None:
-        """Return the row of an object; None for a link that leads nowhere, when that is allowed."""
+        """Return the row of an object.
+
+        None: it is a link that leads nowhere, when that is allowed, or that was deleted or replaced since it was read.
+        """
         if stored.meta.link is None or not self.follows_links:
             return _Row(stored, stored, self.stream)
         bucket, name = stored.meta.link
-        whose = f"bucket {self.bucket}, object {stored.meta.name!r} is a link to object {name!r} of bucket {bucket}"
         try:
             stream, origin = self.stream, stored.origin
             if bucket not in (self.bucket, origin):
@@ -227,28 +220,64 @@ class ObjectRows:
                 state = self.requests.stream(other, context)
                 # A mirror has the subjects of the bucket that it mirrors.
                 stream, origin = _Stream(other, state.created), "*" if state.mirror else bucket
-            target = self._newest(stream, meta_subject(origin, name))
+            target = next(iter(self._newest(stream, [meta_subject(origin, name)]).values()), None)
         except (StreamNotFound, DataLossError) as error:
-            self._lost(f"{whose}, which cannot be read: {error}")
-            return None
-        if target is None or target.meta.deleted:
-            self._lost(f"{whose}, which is not there")
-            return None
-        if target.meta.link is not None:
-            self._lost(f"{whose}, which is a link itself, and only one is followed")
-            return None
-        return _Row(stored, target, stream)
+            problem = f"cannot be read: {error}"
+        else:
+            if target is None or target.meta.deleted:
+                problem = "is not there"
+            elif target.meta.link is not None:
+                problem = "is a link itself, and only one is followed"
+            else:
+                return _Row(stored, target, stream)
+        # The link may have gone before its target.
+        listed = self._current([stored])[stored.subject]
+        if listed is not None and listed.sequence != stored.sequence:
+            return self._row(listed)
+        if listed is not None:
+            self._lost(f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which {problem}")
+        return None
 
-    def _newest(self, stream: _Stream, subject: str) -> StoredObject | None:
-        """Return the meta message on a subject, None when there is none. Raise what `_planned` raises."""
+    def _renewed(self, objects: Sequence[StoredObject]) -> list[StoredObject]:
+        """Return the objects that have rows. Links, and objects without content, are as they are now."""
+        bare = [stored for stored in objects if stored.meta.link or not (stored.meta.size or stored.meta.chunks)]
+        current: dict[str, StoredObject | None] = {}
+        for at in range(0, len(bare), self.together):
+            current |= self._current(bare[at : at + self.together])
+        now = (current.get(stored.subject, stored) for stored in objects)
+        return [stored for stored in now if stored is not None]
+
+    def _current(self, objects: Sequence[StoredObject]) -> dict[str, StoredObject | None]:
+        """Return what the subjects of objects have now, None instead of what has no row or gets one later."""
+        current: dict[str, StoredObject | None] = dict.fromkeys(stored.subject for stored in objects)
+        try:
+            newest = self._newest(self.stream, list(current))
+        except DataLossError as error:
+            for stored in objects:
+                self._lost(f"{self._name(stored)}: {error}")
+            return current
+        for stored in objects:
+            listed = newest.get(stored.subject)
+            if listed is None:
+                self._lost(f"{self._name(stored)} is gone: its meta message was purged, or has expired")
+            elif not listed.readable:
+                log.info("%s was deleted while it was read", self._name(stored))
+            elif self.newer_later and listed.sequence != stored.sequence:
+                log.info("%s was replaced before it was read, its new version comes later", self._name(stored))
+            else:
+                current[stored.subject] = listed
+        return current
+
+    def _newest(self, stream: _Stream, subjects: Sequence[str]) -> dict[str, StoredObject]:
+        """Return the meta message on each of the subjects that has one. Raise what `_planned` raises."""
         self._planned(stream)
-        newest = None
+        newest = {}
         # Without an end: one that is stored from now on has already removed the one before it.
-        part = SequenceRange(stream.name, 1, END, 1, stream.created, (subject,))
+        part = SequenceRange(stream.name, 1, END, len(subjects), stream.created, tuple(subjects))
         try:
             for messages in self.read(self.connect, part, self.settings, self.label):
                 for stored in stored_objects(messages, self.bucket):
-                    newest = stored
+                    newest[stored.subject] = stored
         except DataLossError:
             self._planned(stream)
         return newest
