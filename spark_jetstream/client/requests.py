@@ -106,14 +106,16 @@ def settled_info(connection: Connection, name: str, context: str) -> StreamSumma
     return state
 
 
-def info_of(connection: Connection, name: str, created: str, context: str) -> StreamSummary:
+def info_of(connection: Connection, name: str, created: str | None, context: str) -> StreamSummary:
     """Return the state of the stream that was created at that time, as `stream_info` does.
 
     Another stream, or none, comes back (or `StreamNotFound` is raised) only after a second look, by `settled_info`.
+    `created` is None where the time is not known: then a leader that a majority follows is believed at once.
     """
     with contextlib.suppress(StreamNotFound):
         state = stream_info(connection, name, context)
-        if state.created == created or not state.clustered:
+        expected = state.followed if created is None else state.created == created
+        if expected or not state.clustered:
             return state
     return settled_info(connection, name, context)
 

@@ -25,7 +25,7 @@ from spark_jetstream.client.requests import Connect, Requests, info_of
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.columns import repeated
-from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.advice import READERS, Read
 from spark_jetstream.source.objects import ObjectGroup, live_objects, reads_content, refuse_large
@@ -65,7 +65,7 @@ class ObjectRows:
     `together` objects at once; by default consumers read `TOGETHER`, and others one. Methods raise `DataLossError` for
     a damaged object or dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a
     binary column, and what `read` raises. Its attributes are many because the caller chooses how it reads: all but
-    `replicas` and `stream` are set once.
+    `replicas`, `missing` and `stream` are set once.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class ObjectRows:
         self.with_content = reads_content(options, columns)
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
+        self.missing: dict[str, str] = {}
         self.requests = Requests(connect, settings.retry_timeout)
 
     def of_group(self, group: ObjectGroup) -> Iterator[pa.RecordBatch]:
@@ -215,13 +216,11 @@ class ObjectRows:
         try:
             stream, origin = self.stream, stored.origin
             if bucket not in (self.bucket, origin):
-                other = stream_name(bucket)
-                context = f"read stream {other} (option objectBucket)"
-                state = self.requests.stream(other, context)
+                state = self._linked(stream_name(bucket))
                 # A mirror has the subjects of the bucket that it mirrors.
-                stream, origin = _Stream(other, state.created), "*" if state.mirror else bucket
+                stream, origin = _Stream(state.name, state.created), "*" if state.mirror else bucket
             target = next(iter(self._newest(stream, [meta_subject(origin, name)]).values()), None)
-        except (StreamNotFound, DataLossError) as error:
+        except DataLossError as error:
             problem = f"cannot be read: {error}"
         else:
             if target is None or target.meta.deleted:
@@ -237,6 +236,16 @@ class ObjectRows:
         if listed is not None:
             self._lost(f"{self._name(stored)} is a link to object {name!r} of bucket {bucket}, which {problem}")
         return None
+
+    def _linked(self, name: str) -> StreamSummary:
+        """Return the state of the stream of another bucket. Raise `DataLossError` when there is none."""
+        context = f"read stream {name} (option objectBucket)"
+        if name not in self.missing:
+            try:
+                return self.requests.call(lambda to: info_of(to, name, None, context))
+            except StreamNotFound as error:
+                self.missing[name] = str(error)  # many links may lead there, and each look takes `ELECTION`
+        raise DataLossError(self.missing[name])
 
     def _renewed(self, objects: Sequence[StoredObject]) -> list[StoredObject]:
         """Return the objects that have rows. Links, and objects without content, are as they are now."""

@@ -6,6 +6,7 @@ Whatever happens, an object has its row with just the bytes of one of its versio
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import random
 import re
@@ -19,9 +20,11 @@ import pytest
 from nats.js.object_store import ObjectStore
 
 from spark_jetstream.buckets.objects import digest_text, meta_filter, meta_subject
+from spark_jetstream.client import requests
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.stream import SequenceRange
@@ -499,7 +502,10 @@ def test_links_to_objects(make: Callable[[], Bucket]) -> None:
 
 
 @pytest.mark.parametrize("to", ["missing", "deleted", "bucket", "link"])
-def test_links_that_lead_nowhere(bucket: Bucket, to: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_links_that_lead_nowhere(
+    bucket: Bucket, to: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
     bucket.put(("a", b"a"))
     if to == "deleted":
         bucket.put(("x", b"x"))
@@ -515,6 +521,56 @@ def test_links_that_lead_nowhere(bucket: Bucket, to: str, caplog: pytest.LogCapt
     found = bucket.contents(*groups, settings=FORGIVING)
     assert found == {"a": b"a", **({"x": b"a"} if to == "link" else {})}
     assert re.search(expected, caplog.text)
+
+
+class Former:
+    """A connection to a server that is asked first for the state of a stream, and led it in former times."""
+
+    def __init__(self, connection: Connection, stream: str, answers: list[dict[str, Any]]) -> None:
+        self.asked = 0
+        self._connection = connection
+        self._stream = stream
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def ask(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+        former: dict[str, Any] = {}
+        if subject.endswith(f"STREAM.INFO.{self._stream}"):
+            self.asked += 1
+            former = self._answers.pop(0) if self._answers else {}
+        reply = {**self._connection.ask(subject, body, context=context), **former}
+        return jsapi.reply(json.dumps(reply).encode(), context)
+
+
+NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
+#: A stream that was deleted and created again since, of a leader that has heard nobody for long.
+UNFOLLOWED = {
+    "created": "2023-11-13T00:00:00Z",
+    "cluster": {"name": "test", "leader": "A", "replicas": [{"name": "B", "current": True, "active": 140 * 10**9}]},
+}
+
+
+@pytest.mark.parametrize("former", [NOT_FOUND, UNFOLLOWED])
+def test_what_a_former_leader_says_of_the_bucket_of_a_link_is_no_loss(
+    make: Callable[[], Bucket], former: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
+    bucket, far = make(), make()
+    far.put(("t", b"there"))
+    bucket.link("l", far.name, "t")
+    connection: Any = Former(bucket.connect(5.0), far.stream, [former])
+    assert bucket.contents(*bucket.plan(), connect=lambda _: connection) == {"l": b"there"}
+
+
+def test_a_bucket_that_is_not_there_is_waited_for_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
+    for name in "xyz":
+        bucket.link(name, "NO_SUCH_BUCKET", "t")
+    connection: Any = Former(bucket.connect(5.0), "OBJ_NO_SUCH_BUCKET", [])
+    assert bucket.contents(*bucket.plan(), connect=lambda _: connection, settings=FORGIVING) == {}
+    assert connection.asked == 2
 
 
 def test_the_target_of_a_link_is_replaced(bucket: Bucket) -> None:
