@@ -40,6 +40,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.buckets.kv import STREAM_PREFIX, keys
@@ -115,6 +116,10 @@ def read_past(connect: Connect, part: PastTable, settings: PullSettings, label: 
     yield from _PastReader(connect, part, replace(settings, fail_on_data_loss=True), label).read()
 
 
+def _is_wild(name: str) -> bool:
+    return not set("*>").isdisjoint(name)
+
+
 class _Heads:
     """What a proof needs of some messages, of all keys, in stream order; and of each key, by its hash.
 
@@ -123,14 +128,19 @@ class _Heads:
     """
 
     def __init__(self, runs: Iterator[MessageRun], filters: Sequence[str]) -> None:
-        matching = f"(?s)^(?:{subject_pattern(filters or ('>',)).pattern})$"
+        # Arrow takes no regular expression of as many keys as there may be.
+        literal = pa.array([name for name in filters if not _is_wild(name)], pa.string())
+        wild = [name for name in filters or (">",) if _is_wild(name)]
+        matching = f"(?s)^(?:{subject_pattern(wild).pattern})$"
         columns: list[tuple[npt.NDArray[Any], ...]] = [
             (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
         ]
         for run in runs:
             subjects, rollup = run.subjects(), pc.map_lookup(run.headers(), "Nats-Rollup", "first")
-            vectors = (pc.match_substring_regex(subjects, matching), pc.is_valid(rollup))
-            flags = (vector.to_numpy(zero_copy_only=False) for vector in vectors)
+            wanted = pc.is_in(subjects, literal)
+            if wild:
+                wanted = pc.or_(wanted, pc.match_substring_regex(subjects, matching))
+            flags = (vector.to_numpy(zero_copy_only=False) for vector in (wanted, pc.is_valid(rollup)))
             columns.append((run.sequences, subject_hashes(subjects), *flags))
         self.sequences, hashes, wanted, rolled_up = map(np.concatenate, zip(*columns, strict=True))
         order = np.argsort(hashes, kind="stable")
@@ -201,7 +211,7 @@ class _PastReader:
         outlived = gaps & (not in_order)
         at = min((*last[outlived], *first[unsure]), default=None)
 
-        literal = not any(set("*>") & set(name) for name in part.subjects)
+        literal = not any(map(_is_wild, part.subjects))
         listed = literal and 0 < len(part.subjects) == np.count_nonzero(before.wanted) + np.count_nonzero(fresh)
         if at is None and (listed or (traced and complete and len(before.sequences))):
             if state.num_replicas != 1:

@@ -141,6 +141,16 @@ def test_every_revision_is_exact_while_all_are_kept(model: Make) -> None:
                 assert found == bucket.table(revision, keys)
 
 
+def test_as_many_keys_as_a_consumer_can_have(model: Make) -> None:
+    """Together these names are larger than the regular expressions that Arrow takes."""
+    names = [f"{number:03}.{'x' * 2000}" for number in range(375)]
+    bucket = model()
+    bucket.put(names[0], "other", names[-1], "a.b")
+    bucket.delete(names[0])
+    assert bucket.read(asOfRevision=4, keys=",".join(names)).keys() == {names[0], names[-1]}
+    assert bucket.read(asOfRevision=5, keys=",".join([*names, "a.*"])).keys() == {names[-1], "a.b"}
+
+
 def test_a_bucket_that_drops_old_revisions_is_exact_as_long_as_none_of_then_is_dropped(model: Make) -> None:
     bucket = model(3)
     bucket.put("hot", "hot", "s", "hot", "s", "a", "hot", "hot", "new")
