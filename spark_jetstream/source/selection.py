@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import JetStreamError, ServerBusy
+from spark_jetstream.errors import ApiError, JetStreamError, ServerBusy, brief
 from spark_jetstream.options.names import name_pattern
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
@@ -53,8 +53,9 @@ class Selection:
     def look(self, *, complete: bool) -> None:
         """Ask the server for its streams, at most every `FIND_EVERY` seconds.
 
-        With `complete` now, and all of them: raises what `Requests.call` raises, and `ServerBusy` when streams are
-        missing in the answer. Otherwise what is missing is logged, and found by a later look.
+        With `complete` now, and all of them: raises what `Requests.call` raises, `ServerBusy` when streams are missing
+        in the answer, and `ApiError` when these are only streams that no server can run. Otherwise what is missing is
+        logged, and found by a later look.
         """
         first, now = self._looked is None, self._clock()
         if self._looked is not None and not complete and now - self._looked < FIND_EVERY:
@@ -75,15 +76,22 @@ class Selection:
         ask = connection.api if self._metadata else connection.ask  # `jsapi.GATHERED`
         matching: dict[str, bool] = {}
         trouble: list[str] = []
+        lasting: list[str] = []
         offset, last = 0, ""
         while True:
             page = ask(subject, jsapi.request_body(offset=offset), context=self._context)
             here = dict(map(self._read, jsapi.field(page, "streams", list, self._context, [])))
-            absent = {*map(str, jsapi.field(page, "missing", list, self._context, []))}
-            absent |= jsapi.field(page, "offline", dict, self._context, {}).keys()
-            trouble += [f"no server answered for stream {name}" for name in sorted(absent) if self.may_have(name)]
+            # Servers that do not support a stream's configuration say why.
+            offline: dict[str, Any] = jsapi.field(page, "offline", dict, self._context, {})
+            missing = {*map(str, jsapi.field(page, "missing", list, self._context, []))} - offline.keys()
+            trouble += [f"no server answered for stream {name}" for name in sorted(missing) if self.may_have(name)]
+            lasting += [
+                f"no server can run stream {name} ({brief(str(why))})"
+                for name, why in offline.items()
+                if self.may_have(name)
+            ]
             matching |= here
-            names = sorted(here.keys() | absent)
+            names = sorted(here.keys() | missing | offline.keys())
             if offset and names[:1] != [last]:
                 trouble.append("a stream was created or deleted meanwhile")
             following = offset + jsapi.whole(page, "limit", self._context)
@@ -91,9 +99,11 @@ class Selection:
                 break
             # Pages overlap by one name: if it is another one, the server has counted other streams before it.
             offset, last = following - 1, names[-1]
+        kind = ServerBusy if trouble else ApiError
+        trouble += lasting
         if trouble and complete:
             why = f"cannot {self._context}: {'; '.join(trouble)}"
-            raise ServerBusy(why, code=503, err_code=0, description=why)
+            raise kind(why, code=503, err_code=0, description=why)
         if trouble and self._trouble != trouble[0]:
             self._trouble = trouble[0]
             log.warning("cannot %s as a whole: %s", self._context, "; ".join(trouble))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.client import connection, requests
 from spark_jetstream.client.requests import Connect, Requests
-from spark_jetstream.errors import DataLossError, OptionError, PermissionDenied, ServerBusy
+from spark_jetstream.errors import ApiError, DataLossError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.monitoring import lag
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
@@ -609,24 +610,60 @@ def test_streams_that_are_deleted_between_two_pages() -> None:
     assert patient.chosen == set(names) - {"S03", "S04"}
 
 
-@pytest.mark.parametrize("why", ["", "unsupported"])
-def test_a_stream_whose_server_is_away(caplog: pytest.LogCaptureFixture, why: str) -> None:
+UNSUPPORTED = "unsupported - required API level: 9, current API level: 5"
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("", "no server answered for stream A_2"),
+        (UNSUPPORTED, f"no server can run stream A_2 ({UNSUPPORTED})"),
+        ("\x1b[2J" + 600 * "x", f"no server can run stream A_2 (\\x1b[2J{493 * 'x'}...)"),
+        ({"reason": 9}, "no server can run stream A_2 ({'reason': 9})"),
+    ],
+)
+def test_a_stream_whose_server_is_away(caplog: pytest.LogCaptureFixture, why: Any, said: str) -> None:
     """A query that begins must know all; a running one finds the stream later. Others do not matter."""
     account = Account(["A_1", "A_2", "B"], 256, {"A_2": why})
     narrow = select(account, streamPattern="B")
     narrow.look(complete=True)
     assert narrow.chosen == {"B"}
-    with pytest.raises(ServerBusy, match="no server answered for stream A_2"):
+    with pytest.raises(ApiError, match=re.escape(said)):
         select(account).look(complete=True)
     running = select(account)
     for _ in range(3):
         running.look(complete=False)
     assert running.chosen == {"A_1", "B"}
     (warning,) = caplog.messages
-    assert warning.endswith("(option streamMetadata) as a whole: no server answered for stream A_2")
+    assert warning.endswith(f"(option streamMetadata) as a whole: {said}")
     account.absent.clear()
     running.look(complete=False)
     assert running.chosen == {"A_1", "A_2", "B"}
+
+
+def test_a_stream_that_no_server_can_run_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for missing in ([], ["A_2"]):
+        account = Account(["A_1", "A_2"], 256, {"A_2": UNSUPPORTED})
+        monkeypatch.setattr(Account, "lacking", {"missing": missing, "offline": {"A_2": UNSUPPORTED}})
+        with pytest.raises(ApiError, match=r"streamMetadata\): no server can run stream A_2") as caught:
+            select(account, 1.0).look(complete=True)
+        assert not caught.value.retriable
+        assert len(account.asked) == 1
+
+
+def test_another_stream_whose_server_is_away_is_waited_for() -> None:
+    class Returning(Account):
+        def page(self, number: int) -> None:
+            if number == 1:
+                del self.absent["A_1"]
+
+    account = Returning(["A_1", "A_2"], 256, {"A_1": "", "A_2": UNSUPPORTED})
+    with pytest.raises(ServerBusy, match="no server answered for stream A_1; no server can run stream A_2"):
+        select(account).look(complete=True)
+    account = Returning(["A_1", "A_2"], 256, {"A_1": "", "A_2": UNSUPPORTED})
+    with pytest.raises(ApiError, match=r"streamMetadata\): no server can run stream A_2"):
+        select(account, 30.0).look(complete=True)
+    assert len(account.asked) == 2
 
 
 def test_a_look_that_fails(caplog: pytest.LogCaptureFixture) -> None:
