@@ -44,7 +44,7 @@ RELEASES = "nats-py>=2.15,<2.17"
 """The releases that have all of `PARTS`; pyproject.toml names the same."""
 PARTS = {
     "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb "
-    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs "
+    "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs _process_info _max_payload "
     "_process_pong _reading_task _ping_interval_task _flusher_task _pending _pending_data_size",
     "Subscription": "_id",
     "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
@@ -160,6 +160,12 @@ class LastingClient(Client):
         if self.ended:
             self.wire.end()
             raise asyncio.CancelledError
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        await super()._process_info(info, initial_connection)
+        # nats-py leaves what changes after the login: test_the_limit_of_an_account_counts
+        self._server_info = {**self._server_info, **info}
+        self._max_payload = self._server_info["max_payload"]
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():

@@ -701,6 +701,17 @@ def test_an_error_for_which_the_server_closes_the_connection() -> None:
         account(server.url)
 
 
+def test_the_limit_of_an_account_counts() -> None:
+    limited = "accounts { A { limits { max_payload: 4096 }, users: [{ user: ann, password: a }] } }\nno_auth_user: ann"
+    with NatsServer(config=limited, max_payload=65536) as server, WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        connection.check()  # its answer comes after the limit
+        assert connection.max_payload == connection.server_info["max_payload"] == 4096
+        proxy.cut()
+        wait_until(lambda: connection.reconnects == 1, "the next connection")
+        assert connection.max_payload == connection.server_info["max_payload"] == 4096
+
+
 # TLS and WebSocket
 
 

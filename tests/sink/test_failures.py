@@ -428,6 +428,22 @@ def test_a_row_that_cannot_be_stored_is_named(
     assert len(messages_of(s)) == len(bad.before) + 2
 
 
+def test_a_row_that_is_larger_than_the_account_may_send_is_named() -> None:
+    """The server tells the limit of the account after the login, and closes the connection for a larger message."""
+    limits = "jetstream: enabled, limits { max_payload: 8192 }, users: [{ user: ann, password: a }]"
+    config = f"accounts {{ A {{ {limits} }} }}\nno_auth_user: ann"
+    with NatsServer(config=config) as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "SMALL", publisher)
+        options = {"servers": server.url, **QUICK}
+        frame = batch(data=[b"x" * size for size in (1, 9000, 3)], subject=[f"small.{number}" for number in (1, 2, 3)])
+        with pytest.raises(RowRefused, match=r"row 2 .*'small\.2': .* the server takes 8192 \(max_payload\)"):
+            store(writer_of("b", options, frame.schema), [frame])
+        s.purge()
+        store(writer_of("b", {**options, "deadLetterSubject": "small.dead"}, frame.schema), [frame])
+        assert {subject for subject, _, _ in messages_of(s)} == {"small.1", "small.3", "small.dead"}
+        close_all()
+
+
 # What fails the task: no row is to blame.
 
 WHOLE = [

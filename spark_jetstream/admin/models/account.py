@@ -120,7 +120,8 @@ class ServerReport(Reply):
 class ServerInfo:
     """The server of the connection, and the JetStream that answers, which is another server's behind a leaf node.
 
-    ``version`` and ``max_payload`` (bytes) are those of the server, ``api_level`` and ``domain`` of the JetStream.
+    ``version`` is that of the server, and ``max_payload`` (bytes) what it takes of this account and user. ``api_level``
+    and ``domain`` are those of the JetStream.
     """
 
     version: str
