@@ -5,7 +5,7 @@ A connection is in one of four states. nats-py makes the attempts, and what it c
 | state   | what holds then      | what ends it                                                               |
 |---------|----------------------|----------------------------------------------------------------------------|
 | opening | `open` waits         | a login: up; a reason that is final, or no login in time: ended            |
-| up      | `Login.is_up`        | a cut, or no answer to `ping`: down                                        |
+| up      | `Login.is_up`        | a cut, or no answer to `ping`: down; an error that will not pass: ended    |
 | down    | nats-py tries on     | a login: up, and `reconnects` is one more; a reason that is final: ended   |
 | ended   | `client.is_closed`   | nothing; the pool opens another connection                                 |
 

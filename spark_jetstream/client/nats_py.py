@@ -59,6 +59,7 @@ _PACE = 0.008  # seconds: some thousand acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
 _REFUSED = re.compile(r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE)
+_TOO_MANY = re.compile(r"maximum (account active )?connections exceeded", re.IGNORECASE)
 _ALERT = re.compile(r"\[SSL: \w*alert[ _](unknown[ _]ca|[a-z_ ]*certificate[a-z_ ]*)", re.IGNORECASE)
 _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 """What OpenSSL calls an answer in plain text; the second since 3.2."""
@@ -69,10 +70,11 @@ _DENIED = re.compile(r'permissions violation for (publish|subscription) to "([^"
 class LastingClient(Client):
     """A client of nats-py with our own parser and transport. What malformed bytes of a server are goes to `complain`.
 
-    Messages that `scanner` collects go to `deliver`. The client connects again when the server ends its login, where
-    nats-py closes the connection for good: another server of the cluster may still accept the credentials. Files with
-    credentials, keys and certificates may have been renewed: each login but the first reads them again, with
-    `read_login`, which returns arguments of nats-py. Raises `JetStreamError` if nats-py lacks one of `PARTS`.
+    Messages that `scanner` collects go to `deliver`. Each error of the server goes to nats-py's `error_cb`. The client
+    connects again when the server ends its login, or has too many connections, where nats-py closes the connection for
+    good: another server of the cluster may still accept it. Files with credentials, keys and certificates may have been
+    renewed: each login but the first reads them again, with `read_login`, which returns arguments of
+    nats-py. Raises `JetStreamError` if nats-py lacks one of `PARTS`.
     """
 
     def __init__(
@@ -174,12 +176,18 @@ class LastingClient(Client):
         await super()._process_pong()
 
     async def _process_err(self, err_msg: str) -> None:
-        if not _REFUSED.search(err_msg):
+        if "permissions violation" in err_msg:  # the connection goes on
             await super()._process_err(err_msg)
             return
-        error = nats.errors.Error(f"nats: {err_msg}")
+        text = err_msg.strip("'")
+        error = nats.errors.Error(f"nats: {text}")
         await self._error_cb(error)
-        await self._process_op_err(error)  # test_a_login_that_is_withdrawn_or_renewed
+        if _REFUSED.search(text) or _TOO_MANY.fullmatch(text):
+            # test_a_login_that_is_withdrawn_or_renewed, test_too_many_connections_may_pass
+            await self._process_op_err(error)
+        else:
+            await super()._process_err(err_msg)
+        self.abort()  # or what breaks next hides what the server said
 
 
 def _require(owner: str, value: object) -> None:

@@ -712,6 +712,33 @@ def test_the_limit_of_an_account_counts() -> None:
         assert connection.max_payload == connection.server_info["max_payload"] == 4096
 
 
+@pytest.mark.parametrize("what", ["Connections", "Account Active Connections"])
+def test_too_many_connections_may_pass(server: NatsServer, what: str) -> None:
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        with connection.inbox() as inbox:
+            proxy.replace_frames(b"PONG", 1, lambda frame: b"-ERR 'Maximum %s Exceeded'\r\n" % what.encode())
+            with pytest.raises(ConnectionFailed):
+                connection.check()
+            with pytest.raises(ConsumerLost, match=f"was cut: maximum {what.lower()} exceeded"):
+                inbox.get(60)
+        connection.wait(60)
+        assert connection.reconnects == 1
+
+
+def test_a_connection_that_is_given_up_for_an_error_says_what_the_server_said(server: NatsServer) -> None:
+    with WireProxy(server.url) as proxy:
+        connection = connect(options(proxy.url))
+        with connection.inbox() as inbox:
+            proxy.replace_frames(b"PONG", 1, lambda frame: b"-ERR 'Maximum Subscriptions Exceeded'\r\n" + frame)
+            connection.check()
+            with pytest.raises(ConsumerLost, match="was cut: maximum subscriptions exceeded"):
+                inbox.get(60)
+        with pytest.raises(ConnectionFailed, match="was closed: maximum subscriptions exceeded"):
+            connection.wait(60)
+        proxy.wait(lambda: proxy.open_connections == 0)
+
+
 # TLS and WebSocket
 
 

@@ -159,6 +159,20 @@ class TestCut:
         assert_stored(target.url, target.name, 7500, once=delivery in IDS)
         assert report.streams == {target.name: (1, target.state()["messages"])}
 
+    @pytest.mark.parametrize("delivery", LEVELS)
+    def test_by_a_server_that_has_too_many_connections(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield rows(f"{target.subject}.a", 0, 500)
+            target.wait_for(500)
+            stored = b'{"stream":"%s"' % target.name.encode()
+            told = proxy.replace_frames(stored, 1, lambda frame: b"-ERR 'Maximum Connections Exceeded'\r\n")
+            yield rows(f"{target.subject}.a", 500, 500)
+            assert told.wait(60)
+
+        report = Sink(proxy.url, delivery=delivery).write(batches())
+        assert report.stored == 1000
+        assert_stored(target.url, target.name, 1000, once=delivery in IDS)
+
     @pytest.mark.parametrize("delivery", ["at-least-once", "deduplicated"])
     def test_for_too_long(self, proxy: WireProxy, target: Stream, delivery: str) -> None:
         def batches() -> Iterator[pa.RecordBatch]:
