@@ -88,7 +88,8 @@ class LastingClient(Client):
         _require("Client", Client())
         super().__init__()
         _require("Subscription", Subscription(self))
-        web, check = options.servers[0].startswith("ws"), InfoCheck()
+        self._scheme = options.servers[0].partition(":")[0]
+        web, check = self._scheme in ("ws", "wss"), InfoCheck()
         self.wire = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
         _require("WebSocketTransport" if web else "TcpTransport", self.wire)
         self.read_login: Callable[[], dict[str, Any]] = dict
@@ -135,6 +136,9 @@ class LastingClient(Client):
             self.wire.end()
 
     async def _connect_to_server(self, s: Any) -> None:
+        if s.discovered and isinstance(self.wire, CheckedWebSocket):
+            # nats-py makes nats:// URLs of those that a server announces: test_another_server_over_websocket
+            s.uri = s.uri._replace(scheme=self._scheme)
         self.attempted = s.uri
         if self.is_reconnecting:
             # A login whose first ping had no answer has left them: test_a_login_that_is_not_confirmed_leaves_no_task

@@ -44,6 +44,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
+from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.client import forks, in_child, tls_config
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -872,6 +873,27 @@ def test_a_peer_that_sends_more_over_tls_than_is_read_must_wait() -> None:
 @pytest.mark.filterwarnings("ignore:parameter 'timeout' of type 'float' is deprecated:DeprecationWarning")  # nats-py
 def test_reading_over_websocket(loaded: NatsServer) -> None:
     check_rows(options(loaded.websocket_url), part_of(loaded.url, "S"))
+
+
+def test_another_server_over_websocket() -> None:
+    lease = PortLease()
+    route = f"nats://{LOOPBACK}:{lease.port}"
+    with (
+        NatsServer(websocket=True, jetstream=False, args=("--cluster", route, "--cluster_name", "web")) as first,
+        NatsServer(
+            websocket=True,
+            jetstream=False,
+            http_monitor=True,
+            args=("--cluster", f"nats://{LOOPBACK}:-1", "--cluster_name", "web", "--routes", route),
+        ) as second,
+    ):
+        wait_until(lambda: second.monitor("/routez")["num_routes"] > 0, "the cluster")
+        connection = connect(options(first.websocket_url))
+        first.stop()
+        wait_until(lambda: connection.reconnects == 1, "the login at the other server", 20.0)
+        connection.check()
+        assert clients(second) == 1
+    lease.release()
 
 
 # The client library's private parts
