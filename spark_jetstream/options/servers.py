@@ -42,8 +42,11 @@ class Servers(Kind):
 
     def _read(self, value: Any) -> tuple[str, ...]:
         urls = tuple(url for url, _ in _split(value))
-        if len({url.startswith("ws") for url in urls}) > 1:
+        schemes = {url.partition(":")[0] for url in urls}
+        if len({scheme.startswith("ws") for scheme in schemes}) > 1:
             raise UnfitError(problem="mixes nats:// or tls:// URLs with ws:// or wss:// ones")
+        if schemes == {"ws", "wss"}:
+            raise UnfitError(problem="mixes wss:// URLs with ws:// ones, which are not encrypted")
         return urls
 
     def display(self, value: Any) -> Any:

@@ -379,6 +379,8 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"servers": "nats://u:p@a", "user": "c", "password": "d"}, "user", "two kinds of authentication"),
     (STREAM, {"maxTriggerDelay": "5s"}, "maxTriggerDelay", "without minMessagesPerTrigger"),
     (STREAM, {"servers": "ws://a", "tlsCaFile": "b"}, "tlsCaFile", "no effect with ws:// URLs"),
+    (STREAM, {"servers": "wss://a,ws://b"}, "servers", "mixes wss:// URLs with ws:// ones, which are not encrypted"),
+    (STREAM, {"servers": "ws://b,wss://a", "tlsCaFile": "b"}, "servers", "mixes wss:// URLs with ws:// ones"),
     (STREAM, {"servers": "wss://a", "tlsHostname": "b"}, "tlsHostname", "does not work with wss://"),
     (STREAM, {"servers": "wss://a", "tlsHandshakeFirst": "true"}, "tlsHandshakeFirst", "does not work with wss://"),
 ]

@@ -49,7 +49,7 @@ GOOD: list[tuple[Kind, list[tuple[object, object]]]] = [
     (Secret(), [("x", SecretStr("x")), (SecretStr("x"), SecretStr("x"))]),
     (Servers(), [("nats://a:4222", ("nats://a:4222",))]),
     (Servers(), [("a, TLS://b:1/ ,[::1]:4222", ("nats://a", "tls://b:1", "nats://[::1]:4222"))]),
-    (Servers(), [("wss://h/nats,ws://h:80", ("wss://h/nats", "ws://h:80"))]),
+    (Servers(), [("wss://h/nats,WSS://h:80", ("wss://h/nats", "wss://h:80"))]),
     (Servers(), [(f"a.{'b' * 63}.c-d_e.:1", (f"nats://a.{'b' * 63}.c-d_e.:1",))]),
     (Servers(), [("nats://u:p@a,nats://u:p@b:1", ("nats://a", "nats://b:1")), (("nats://a",), ("nats://a",))]),
     (STREAMS, [("ORDERS", ("ORDERS",)), (" B , A,größe", ("B", "A", "größe"))]),
