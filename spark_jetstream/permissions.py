@@ -40,7 +40,7 @@ class Permission:
 
 @dataclass(frozen=True)
 class Names:
-    """The names in the subjects of permissions. ``subjects`` is None for any filters."""
+    """The names in the subjects of permissions. ``subjects`` is None for any filters, and empty for none."""
 
     stream: str
     bucket: str
@@ -162,7 +162,7 @@ def read(names: Names, why: str = "a consumer for each task", cases: tuple[str, 
     yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
     yield from _creating(names, "*", why, cases)
     yield from _using(names, "its messages", "when the task is done")
-    if names.subjects is None:  # it allows to see all messages of the stream
+    if not names.subjects:  # it allows to see all messages of the stream
         yield _compared(names)
 
 
@@ -460,7 +460,8 @@ def needed(
 def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
     """Return the permissions of several sets in order, without those that another permission covers.
 
-    A permission that covers others is needed in any case, or not optional, if one of them is.
+    A permission that covers others is needed when one of them is: one that is not optional, if there is one, and among
+    those one that is needed in any case.
     """
     lines = list(dict.fromkeys(itertools.chain.from_iterable(sets)))
     kept: dict[tuple[PermissionKind, str], Permission] = {}
@@ -468,7 +469,7 @@ def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
         if any(other.covers(line) and not line.covers(other) for other in lines):
             continue
         covered = [other for other in lines if line.covers(other)]
-        most = min(covered, key=lambda other: (bool(other.when), bool(other.without)))
+        most = min(covered, key=lambda other: (bool(other.without), bool(other.when)))
         kept.setdefault((line.kind, line.subject), replace(line, when=most.when, without=most.without))
     return tuple(kept.values())
 

@@ -44,6 +44,14 @@ def test_a_read_needs_what_its_filters_ask_for() -> None:
     assert either == {create: "without a filter, or with several", f"{create}.>": "with one filter"}
 
 
+def test_a_read_without_a_filter_may_ask_the_leader_and_can_do_without() -> None:
+    for filters, optional in (([], True), (None, True), (["a.*"], False), (["a", "b"], False)):
+        lines = needed("read", stream="S", subjects=filters)
+        assert ("$JS.API.STREAM.MSG.GET.S" in [line.subject for line in lines if line.without]) == optional
+    (letters,) = (line for line in needed("dead-letters-read") if ".MSG.GET." in line.subject)
+    assert (letters.when, letters.without) == ("columns of the message", "")  # it reads the messages, too
+
+
 #: What would show or change something of a stream that no purpose was asked for.
 ELSEWHERE = (
     *(f"$JS.API.STREAM.{verb}.T" for verb in ("INFO", "CREATE", "UPDATE", "DELETE", "PURGE", "MSG.GET", "MSG.DELETE")),
@@ -82,6 +90,7 @@ def test_sets_are_put_together_without_what_others_cover() -> None:
     assert merged([narrow], [wide]) == (Permission("a.>", "all"),)
     sometimes = Permission("a.b", "more", when="now and then")
     assert merged([sometimes], [narrow]) == (Permission("a.b", "more"),)
+    assert merged([wide], [sometimes]) == (Permission("a.>", "all", when="now and then"),)
     heard = Permission("a.b", "answers", kind="subscribe")
     assert merged([wide], [heard]) == (wide, heard)
     assert not wide.covers(Permission(">", ""))
