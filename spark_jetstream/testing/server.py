@@ -224,8 +224,10 @@ class NatsServer:
     def pause(self) -> None:
         """Freeze the process (SIGSTOP), and return when it is frozen: connections stay open and nothing answers.
 
-        Like `resume`, raises RuntimeError if the server is not running.
+        Does nothing if it is paused. Like `resume`, raises RuntimeError if the server is not running.
         """
+        if self.paused:
+            return
         process = self._running_process()
         process.send_signal(signal.SIGSTOP)
         _, status = os.waitpid(process.pid, os.WUNTRACED)

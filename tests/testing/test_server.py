@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -88,6 +89,16 @@ class TestLife:
             server.pause()
         publish(server.start().url, 1, stream="AFTER")
         assert stored(server.url, "AFTER") == 1
+
+    def test_a_paused_server_can_be_paused_again(self, server: NatsServer) -> None:
+        server.pause()
+        again = threading.Thread(target=server.pause, daemon=True)
+        again.start()
+        again.join(10)
+        assert not again.is_alive()
+        assert server.paused
+        server.resume()
+        publish(server.url, 1)
 
     def test_stop_ends_by_force_what_ignores_the_signal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         stubborn = write_program(
