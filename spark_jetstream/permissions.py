@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -476,6 +477,9 @@ def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
 
 # Configuration of a server
 
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""What JSON escapes in a way that nats-server does not read."""
+
 
 def user_config(
     user: str,
@@ -490,12 +494,12 @@ def user_config(
 
     ``notes`` adds a comment to each permission. Each line begins with ``indent``. ``allow_responses`` lets the user
     answer messages that it received, at their reply subjects: True once, within two minutes; or such as
-    ``{"max": 3, "expires": "1h"}``.
+    ``{"max": 3, "expires": "1h"}``. Raises `ValueError` for a control character, unless it is a tab or a line end.
     """
     lines = list(permissions)
     text = [
         "{",
-        f"  user: {json.dumps(user)}, password: {json.dumps(password)}",
+        f"  user: {_quoted('user', user)}, password: {_quoted('password', password)}",
         "  permissions {",
         *_rights("publish", lines, notes),
         *_rights("subscribe", lines, notes),
@@ -506,8 +510,14 @@ def user_config(
     return "\n".join(f"{indent}{line}" for line in text)
 
 
+def _quoted(what: str, text: str) -> str:
+    if _UNWRITABLE.search(text):
+        raise ValueError(f"a {what} with a control character is not possible in nats-server's configuration")
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _rights(kind: PermissionKind, lines: Sequence[Permission], notes: bool) -> Iterator[str]:
-    subjects = [(json.dumps(line.subject), line) for line in lines if line.kind == kind]
+    subjects = [(_quoted("subject", line.subject), line) for line in lines if line.kind == kind]
     if not subjects:
         yield f'    {kind} {{ deny: [">"] }}'
         return

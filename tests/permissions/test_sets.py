@@ -13,8 +13,9 @@ import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import ApiError, PermissionDenied
+from spark_jetstream.client.pool import close_all, connect
+from spark_jetstream.errors import ApiError, NoResponders, PermissionDenied
+from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import PURPOSES, Permission, merged, needed, user_config
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.source.reader import JetStreamStreamReader
@@ -125,6 +126,22 @@ def test_a_user_is_written_as_the_server_reads_it() -> None:
     )
     assert '    publish { deny: [">"] }' in user_config("ann", "pw", lines[2:])
     assert "  }\n    allow_responses: true\n  }\n}" in user_config("ann", "pw", lines, allow_responses=True)
+
+
+@pytest.mark.usefixtures("no_connection_left")
+def test_a_user_may_have_any_text_that_a_server_can_read() -> None:
+    user, password, subject = "jürgen\t", 'pä"\\s\n\r\N{GRINNING FACE}', "größe.a"
+    lines = [Permission("größe.>", "rows"), Permission("_INBOX.>", "answers", kind="subscribe")]
+    with NatsServer(config=f"authorization {{ users: [ {user_config(user, password, lines)} ] }}") as server:
+        login = {"servers": server.url, "user": user, "password": password}
+        connection = connect(ConnectionOptions.from_spark(login))
+        with pytest.raises(NoResponders):
+            connection.request(subject, b"", context="ask")
+    for sign in "\0\b\f\x1f":
+        cases = (f"a{sign}", "b", lines), ("a", f"b{sign}", lines), ("a", "b", [Permission(f"c{sign}", "rows")])
+        for what, given in zip(("user", "password", "subject"), cases, strict=True):
+            with pytest.raises(ValueError, match=f"^a {what} with a control character is not possible"):
+                user_config(*given)
 
 
 class Responding(Account):
