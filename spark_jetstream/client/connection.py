@@ -246,6 +246,7 @@ class Connection:
         text = f"the account may not subscribe to {inboxes} {advice.INBOX_PREFIX}"
         trouble = PermissionDenied(text, subject=inboxes)
         told = self._inboxes.put_denied(publishing, subject, trouble)
-        # What a listener asked for concerns no request.
-        if not any(inbox.exclusive for inbox in told):
+        # What a listener asked for concerns no request, also when nobody listens any more.
+        for_replies = subject.startswith(f"{self.options.inbox_prefix.lower()}.")
+        if (publishing or for_replies) and not any(inbox.exclusive for inbox in told):
             self._requests.denied(publishing, subject, trouble, elsewhere=bool(told))

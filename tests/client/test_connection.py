@@ -494,13 +494,14 @@ def test_a_request_whose_reply_nobody_reads_and_that_fails(
 
 PERMISSIONS = """authorization {
     users: [{ user: ann, password: a, permissions: { publish: { deny: "$JS.API.STREAM.INFO.>" } } }
-            { user: bob, password: b, permissions: { subscribe: { deny: "_INBOX.>" } } }]
+            { user: bob, password: b, permissions: { subscribe: { deny: "_INBOX.>" } } }
+            { user: carl, password: c, permissions: { subscribe: { deny: "deliver.>" } } }]
 }"""
 
 
 @pytest.fixture
 def strict() -> Iterator[NatsServer]:
-    """Ann may not look at streams, Bob may not receive at `_INBOX`."""
+    """Ann may not look at streams, Bob may not receive at `_INBOX`, Carl not at `deliver`."""
     with NatsServer(config=PERMISSIONS) as server:
         yield server
 
@@ -534,6 +535,19 @@ def test_an_inbox_that_is_not_permitted(strict: NatsServer) -> None:
         error = denied(inbox, lambda its: its.get(60))
         assert str(error.subject).lower().startswith("_inbox.")
     account(options(strict.url, user="bob", password="b", inboxPrefix="_BOB"))
+
+
+def test_a_refused_subscription_that_was_closed_concerns_no_request(strict: NatsServer) -> None:
+    with WireProxy(strict.url) as proxy:
+        connection = connect(options(proxy.url, user="carl", password="c"))
+        refused = proxy.awaiting(b"Permissions Violation")
+        proxy.stall()
+        connection.subscribe("deliver.x", "").close()
+        wait_until(lambda: not connection._inboxes._open, "the end of the subscription")
+        proxy.unstall()
+        connection.check(10)
+        assert refused.is_set()
+        account(connection.options)
 
 
 # Interruptions
