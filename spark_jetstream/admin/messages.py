@@ -32,9 +32,10 @@ from spark_jetstream.errors import (
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.units import shown
+from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.protocol.wire import parse_status
 from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct, receive
+from spark_jetstream.streams.lookup import search_time
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
 _DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
 _OTHER_STREAM = "stream {} was deleted, or created again, while it was read"
+_FINDS_TIMES = 2  # level of the API
 _LOOK = 0.5  # seconds to wait for an answer about a stream: during an election no server answers
 
 
@@ -189,6 +191,11 @@ class Messages:
         context = f"get the first {subject} since {start} of"
         self._api.need(1, f"{context} stream {stream}")
         request = jsapi.request_body(start_time=start, next_by_subj=subject_filter(subject))
+        if not self._finds_times():
+            _, found = self._search(stream, start, subject, direct)
+            if found is None:
+                raise _refusal(stream, jsapi.NOT_FOUND, "", f"{context} stream {stream}")
+            request = jsapi.request_body(seq=found[0], next_by_subj=subject)
         return self._get(stream, request, context, direct)
 
     def last_of_each(
@@ -206,6 +213,11 @@ class Messages:
         limit: dict[str, Any] = {"up_to_seq": positive(sequence)} if sequence is not None else {}
         limit |= {"up_to_time": moment("time", time)} if time is not None else {}
         self._api.need(1, context)
+        if time is not None and not self._finds_times():
+            end, _ = self._search(stream, limit["up_to_time"], ">", direct=True)
+            if end == 1:
+                return []
+            limit = {"up_to_seq": end - 1}
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(AnswerRejected):
                 return _last_of_each(self._api.connection, stream, filters, limit, context)
@@ -260,6 +272,28 @@ class Messages:
     def delete(self, stream: str, sequence: int) -> None:
         """Delete a message, without overwriting it on the disk, which is faster. Raises `MessageNotFound`."""
         self._delete(stream, sequence, {"seq": positive(sequence), "no_erase": True}, "delete")
+
+    def _finds_times(self) -> bool:
+        """Return whether the server surely finds the first message since a time.
+
+        Servers before 2.12 answer with another one where sequences are missing (seen with 2.10.26 and 2.11.11).
+        """
+        return (self._api.level() or 0) >= _FINDS_TIMES
+
+    def _search(self, stream: str, start: Timestamp, subject: str, direct: bool) -> tuple[int, tuple[int, int] | None]:
+        """Return what `search_time` does, of the whole stream."""
+
+        def peek(sequence: int) -> tuple[int, int] | None:
+            with contextlib.suppress(MessageNotFound):
+                message = self.next(stream, subject, sequence, direct=direct)
+                return message.seq, message.time.nanoseconds
+            return None
+
+        low = high = 1
+        while (late := peek(high)) is not None and late[1] < start.nanoseconds:
+            low, high = late[0] + 1, 2 * late[0]
+        end, found = search_time(peek, start.nanoseconds, low, high)
+        return end, found or late
 
     def _get(self, stream: str, request: bytes, what: str, direct: bool = False) -> StoredMessage:
         context = f"{what} stream {stream}"

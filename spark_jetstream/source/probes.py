@@ -31,7 +31,7 @@ from spark_jetstream.streams.direct import (
     not_the_stream,
     receive,
 )
-from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, message, next_message
+from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, message, next_message, search_time
 from spark_jetstream.streams.pull import CONFIRMATIONS, create_reader, delete_reader
 
 log = logging.getLogger(__name__)
@@ -92,15 +92,7 @@ class StreamProbe(ABC):
         """
         if not state.num_deleted:
             return self._since(self._filters, nanoseconds)
-        found, low, high = None, state.first_kept, state.last_seq + 1
-        while low < high:
-            middle = (low + high) // 2
-            message = self.peek(middle)
-            if message is not None and message[1] < nanoseconds:
-                low = message[0] + 1
-            else:
-                found, high = message or found, middle
-        return found
+        return search_time(self.peek, nanoseconds, state.first_kept, state.last_seq + 1)[1]
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Return what the server takes for the same, of the messages on all subjects; it may be a later one.

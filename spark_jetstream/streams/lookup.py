@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_jetstream.client.connection import Connection
@@ -70,6 +70,26 @@ def first_message(connection: Connection, stream: str, subject: str, nanoseconds
     time_text = rfc3339(nanoseconds)
     context = f"get the first message of stream {stream} on {subject} since {time_text}"
     return _message(connection, stream, jsapi.request_body(start_time=time_text, next_by_subj=subject), context)
+
+
+def search_time(
+    peek: Callable[[int], tuple[int, int] | None], nanoseconds: int, low: int, high: int
+) -> tuple[int, tuple[int, int] | None]:
+    """Find where the messages stored at a time (ns) or later begin, between two sequences, by a binary search.
+
+    ``peek`` returns sequence and timestamp (ns) of the first message from a sequence on, or None. All messages below
+    ``low`` are earlier than the time, none from ``high`` on is. Returns the sequence from which on none is earlier, and
+    what ``peek`` says of the first message there; None if that is ``high`` itself.
+    """
+    found = None
+    while low < high:
+        middle = (low + high) // 2
+        message = peek(middle)
+        if message is not None and message[1] < nanoseconds:
+            low = message[0] + 1
+        else:
+            found, high = message or found, middle
+    return low, found
 
 
 def message(connection: Connection, stream: str, sequence: int, *, prefix: str | None = None) -> RawMessage | None:

@@ -6,7 +6,10 @@ import contextlib
 import datetime as dt
 import itertools
 import json
+import operator
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -245,6 +248,51 @@ def test_direct_gets_that_nobody_answers(admin: JetStreamAdmin, publisher: Publi
         said = f"nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct set"
         with pytest.raises(NoResponders, match=said):
             request(stream)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("level", [1, None])
+def test_a_server_before_2_12_is_not_asked_which_message_is_the_first_since_a_time(
+    level: int | None, direct: bool
+) -> None:
+    """It answers with the first of all messages, or the last of each up to the last one, whatever the time."""
+
+    def reply(request: dict[str, Any]) -> list[Answer]:
+        if "multi_last" not in request:
+            return fake.batch({**request, "batch": 1})[:1]
+        latest = {subject: at for at, subject in fake.messages.items() if at <= request.get("up_to_seq", COUNT)}
+        kept = sorted(latest.values())
+        answers = [fake.batch({"seq": at, "batch": 1}, lacks=partial(operator.ne, at))[0] for at in kept]
+        heads = [
+            re.sub(rb"Last-Sequence: \d+", b"Last-Sequence: %d" % before, answer.head)
+            for answer, before in zip(answers, [0, *kept], strict=False)
+        ]
+        end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: %d\r\nNats-UpTo-Sequence: 30\r\n\r\n"
+        return [*map(Answer, heads, [answer.payload for answer in answers]), Answer(end % kept[-1])]
+
+    def first(time: int, subject: str = ">") -> int:
+        with contextlib.suppress(MessageNotFound):
+            return admin.messages.since("S", start + time, subject, direct=direct).seq
+        return 0
+
+    with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:
+        fake.lies["INFO"] = lambda honest: [honest.saying(json.dumps({"api": {"level": level}}).encode())]
+        if level is None:
+            refused = b"-ERR 'Permissions Violation for Publish to \"$JS.API.INFO\"'\r\n"
+            fake.lies["INFO"] = lambda honest: [refused]
+        fake.direct = reply
+        fake.store(COUNT, lambda number: f"S.{number % 3}")
+        start = admin.messages.get("S", COUNT).time.nanoseconds - COUNT
+        for number in (1, 2, 8, *range(14, 23), COUNT):
+            del fake.messages[number]
+        for time in (COUNT + 1, COUNT, COUNT - 1, 23, 18, 9, 8, 4, 3, 0):
+            late = [number for number in fake.messages if number >= time]
+            assert first(time) == min(late, default=0)
+            assert first(time, "S.1") == min((number for number in late if number % 3 == 1), default=0)
+            early = {number % 3: number for number in fake.messages if number < time}
+            latest = admin.messages.last_of_each("S", time=start + time)
+            assert sequences(iter(latest)) == sorted(early.values())
+        assert sequences(admin.messages.read("S", since=start + 14, direct=False)) == list(range(23, COUNT))
 
 
 @pytest.mark.parametrize("direct", [True, False])
