@@ -11,7 +11,7 @@ from spark_jetstream.admin.messages import Messages, check_place, publish
 from spark_jetstream.admin.models.messages import PubAck
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import LABEL, settings
-from spark_jetstream.errors import OptionError
+from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.protocol.counters import INCREMENT, SOURCES, counter_sources, counter_value
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.latest import TablePart, read_table
@@ -72,13 +72,21 @@ class Counters:
         """Add a number, or its decimal digits, to a counter. The result has the new value as ``val``.
 
         After `RequestTimeout` or `ConnectionFailed` it may be added or not. Raises `JetStreamError` if another stream
-        than ``stream`` has counted, and what `JetStreamAdmin.publish` raises.
+        than ``stream`` has counted, if the server is older than 2.12 or has stored the message and counted nothing, and
+        what `JetStreamAdmin.publish` raises.
         """
         if isinstance(value, bool) or not re.fullmatch("[+-]?[0-9]+", str(value)):
             raise OptionError(f"value must be an integer, not {shown(value)}")
+        context = f"add to the counter {subject}"
+        self._api.need(2, context)
         ack = publish(self._api, subject, b"", {INCREMENT: str(value)})
         if stream is not None:
-            check_place(ack, self._api.connection.prefix, f"add to the counter {subject}", stream)
+            check_place(ack, self._api.connection.prefix, context, stream)
+        if not ack.val:
+            raise JetStreamError(
+                f"cannot {context}: stream {ack.stream} has stored it (sequence {ack.seq}), and no value: it has no "
+                "counters (allow_msg_counter)"
+            )
         return ack
 
     def _stream(self, subjects: Sequence[str], stream: str | None) -> str:

@@ -7,6 +7,7 @@ import pytest
 from spark_jetstream.admin import Counter, JetStreamAdmin
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, ProtocolError
 from tests.admin.conftest import Make
+from tests.support.fake_jetstream import FakeJetStream
 
 COUNTS = {"allow_msg_counter": True}
 
@@ -59,6 +60,18 @@ def test_the_values_of_sources(admin: JetStreamAdmin, make_stream: Make) -> None
         pass
     found = admin.counters.get(subject, stream=total)
     assert (found.stream, found.value, found.sources) == (total, "7", {origin: {subject: "7"}})
+
+
+def test_a_server_that_does_not_count_is_noticed() -> None:
+    with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:
+        said = "stream S has stored it .sequence 1., and no value: it has no counters .allow_msg_counter.$"
+        with pytest.raises(JetStreamError, match=f"cannot add to the counter S.a: {said}"):
+            admin.counters.increment("S.a")
+    with FakeJetStream() as fake, JetStreamAdmin(servers=fake.url) as admin:
+        fake.lies["INFO"] = lambda honest: [honest.changed(api__level=1)]
+        with pytest.raises(JetStreamError, match=r"cannot add to the counter S.a: this needs nats-server 2\.12"):
+            admin.counters.increment("S.a")
+        assert not fake.messages
 
 
 @pytest.mark.parametrize("value", ["", "1.5", "five", " 1", True, 1.0, None])
