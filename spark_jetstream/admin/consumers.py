@@ -380,21 +380,27 @@ class Consumers(Balanced):
 
         The messages are yet to be acknowledged. A request of the consumer's ``flow_control`` is answered when all
         messages before it were taken; without it, more than 96 MiB that wait are a `ProtocolError`. Cuts, restarts of
-        servers, and silence for two heartbeats begin another subscription. The clients of a ``deliver_group`` share
-        the messages.
+        servers, silence for two heartbeats, and another ``deliver_subject`` or ``deliver_group`` begin another
+        subscription. The clients of a ``deliver_group`` share the messages.
 
         Raises:
             DataLossError: Deliveries were lost that the consumer does not make again (``ack_policy`` none).
             ConsumerNotFound: It was deleted; noticed by the missing heartbeats, or after 30 seconds of silence.
             OutageError: Nothing could be received for option ``retryTimeout``.
-            JetStreamError: It is a pull consumer.
+            JetStreamError: It is a pull consumer, or became one; noticed in the same way.
         """
         idle = math.inf if timeout is None else timeout
         if not idle > 0:
             raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
-        if not self.load(stream, name).config.push:
-            raise JetStreamError(f"{_what(stream, name)} has no deliver_subject: use next")
-        receiver = Receiver(self._api, stream, partial(self.load, stream, name), idle)
+
+        def load() -> ConsumerInfo:
+            info = self.load(stream, name)
+            if not info.config.push:
+                raise JetStreamError(f"{_what(stream, name)} has no deliver_subject: use next")
+            return info
+
+        load()
+        receiver = Receiver(self._api, stream, load, idle)
         doing = f"receiving from consumer {name} of stream"
         messages = through_outages(receiver, self._api.options.retry_timeout, Backoff(at_once=True), doing)
         return (message for message in messages if message is not None)

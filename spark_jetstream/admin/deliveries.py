@@ -24,6 +24,7 @@ from spark_jetstream.streams.latest import END
 from spark_jetstream.streams.session import UNHEARD, UNHEARD_PAUSE
 
 _SLACK = 2.0  # seconds that the server's reply may come late
+_SILENCE = 30.0  # seconds without a message, until a push consumer without heartbeats is asked for
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def pull(
 class Receiver:
     """Receives what a push consumer delivers, over one subscription after the other; for `through_outages`.
 
-    ``load`` asks for the consumer; without a message for ``idle`` seconds it ends.
+    ``load`` asks for the consumer, and raises an error if it is a pull consumer. Without a message for ``idle`` seconds
+    it ends.
     """
 
     def __init__(self, api: Api, stream: str, load: Callable[[], ConsumerInfo], idle: float) -> None:
@@ -112,15 +114,18 @@ class Receiver:
         # The clients of a queue group share heartbeats and deliveries.
         heartbeat = 0 if config.deliver_group else config.idle_heartbeat
         final = not config.deliver_group and (config.ack_policy == "none" or config.max_deliver == 1)
-        silence = 2 * heartbeat / 1e9 + 1 if heartbeat else 30.0
+        silence = 2 * heartbeat / 1e9 + 1 if heartbeat else _SILENCE
         quiet = Deadline(self._idle)
-        with connection.subscribe(config.deliver_subject, config.deliver_group) as inbox:
+        place = config.deliver_subject, config.deliver_group
+        with connection.subscribe(*place) as inbox:
             while not quiet.expired:
                 frames = inbox.get(quiet.within(silence))
                 if frames is None and not quiet.expired:
                     connection.check()
-                    self._load()
+                    now = self._load().config
                     frames = inbox.get(0)  # what came meanwhile may not come again
+                    if frames is None and (now.deliver_subject, now.deliver_group) != place:
+                        raise ConsumerLost("the consumer delivers to another subject or group now")
                     if frames is None and heartbeat:
                         raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
                     yield None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, parse_ack
+from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, deliveries, parse_ack
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.subscription import Subscribed
 from spark_jetstream.errors import ConsumerNotFound, DataLossError, JetStreamError, OptionError
@@ -194,6 +194,26 @@ def test_clients_of_a_group_share_the_messages(nats_server_factory: Callable[...
         publisher.publish([Message("s")] * 50)
         wait_until(stopped, "both have stopped")
         assert sorted([*shares[0].result(), *shares[1].result()]) == list(range(1, 51))
+
+
+def test_a_consumer_that_delivers_elsewhere_is_followed(
+    admin: JetStreamAdmin, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "_SILENCE", 0.2)
+    admin.consumers.create(stream, "c", DEFAULT_CONSUMER, deliver_subject=f"d.{stream}")
+    messages = admin.consumers.receive(stream, "c", timeout=60)
+    admin.publish(f"{stream}.a", "")
+    admin.consumers.ack(next(messages))
+    admin.consumers.update(stream, "c", deliver_group="g")
+    admin.publish(f"{stream}.a", "")
+    assert next(messages).message.seq == 2
+    admin.consumers.delete(stream, "c")
+    admin.consumers.create(stream, "c", DEFAULT_CONSUMER, deliver_subject=f"e.{stream}")
+    assert sequences(messages, 2) == [1, 2]
+    admin.consumers.delete(stream, "c")
+    admin.consumers.create(stream, "c", DEFAULT_CONSUMER)
+    with pytest.raises(JetStreamError, match=f"consumer c of stream {stream} has no deliver_subject: use next"):
+        next(messages)
 
 
 def test_what_cannot_be_received(admin: JetStreamAdmin, stream: str) -> None:
