@@ -6,15 +6,13 @@ message refers to. Clients that do not check what they replace, such as nats-py,
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.assets import refuse_difference
@@ -51,6 +49,11 @@ Config = ObjectBucketConfig | Mapping[str, Any]
 _ATTEMPTS = 10  # at a meta message that others replace each time
 _IN_FLIGHT = 1000  # messages; bytes are limited elsewhere
 _RETRIES = 5
+_FORMS = {
+    "description": "text",
+    "headers": "a mapping of names to lists of text",
+    "metadata": "a mapping of text to text",
+}
 
 
 class ObjectBucket:
@@ -222,15 +225,8 @@ class ObjectBucket:
         """
         if type(chunk_size) is not int or chunk_size < 1:
             raise OptionError(f"chunk_size must be a whole number of bytes from 1 on, not {chunk_size!r}")
-        wanted = new_object(
-            object_name(name),
-            data,
-            progress,
-            chunk_size=chunk_size,
-            description=description or None,
-            headers=_headers(headers) or {},
-            metadata=_metadata(metadata) or {},
-        )
+        given = _given(description=description or None, headers=headers, metadata=metadata)
+        wanted = new_object(object_name(name), data, progress, chunk_size=chunk_size, **given)
         with self._uploads(f"store object {name!r} in") as uploads:
             stored = uploads.store(wanted)
         return self._stored(stored.meta, stored.last)
@@ -291,7 +287,12 @@ class ObjectBucket:
         their content. If another writer puts an object under the old name in that moment, only this package leaves the
         content alone. Raises `OptionError` when an object with the new name exists.
         """
-        change = partial(_described, description=description, headers=_headers(headers), metadata=_metadata(metadata))
+        given = _given(description=description, headers=headers, metadata=metadata)
+
+        def change(stored: StoredObject, **more: Any) -> ObjectMeta:
+            changed = stored.meta.model_copy(update={**given, **more})
+            return changed if changed.description else changed.model_copy(update={"description": None})
+
         if new_name is None or new_name == name:
             _, meta, sequence = self._change(self._reader.existing, name, f"change object {name!r} of", change)
             return self._stored(meta, sequence)
@@ -432,12 +433,6 @@ class ObjectBucket:
         return OptionError(f"bucket {self.name} has an object {name!r} already: {advice}", option="name")
 
 
-def _described(stored: StoredObject, **fields: Any) -> ObjectMeta:
-    """Return a meta message with another description, headers, metadata or name; None leaves a field as it is."""
-    changed = stored.meta.model_copy(update={name: value for name, value in fields.items() if value is not None})
-    return changed if changed.description else changed.model_copy(update={"description": None})
-
-
 def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
     if failure.denied is not None:
         failure.denied.args = (text,)
@@ -449,16 +444,22 @@ def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
     return JetStreamError(text)
 
 
-def _read(option: str, given: Any, form: str) -> Any:
-    """Return headers or metadata as a meta message has them, None for None. Raises `OptionError` for what has not."""
-    try:
-        return None if given is None else getattr(ObjectMeta.model_validate({"name": option, option: given}), option)
-    except ValidationError:
-        raise OptionError(f"{option} must be a mapping of {form}", option=option) from None
+def _given(**fields: Any) -> dict[str, Any]:
+    """Return fields as a meta message has them, without those that are None.
 
-
-_headers = partial(_read, "headers", form="names to lists of text")
-_metadata = partial(_read, "metadata", form="text to text")
+    Raises `OptionError` for one that is not of its form, or that UTF-8 cannot hold: no reader would take the message.
+    """
+    given: dict[str, Any] = {}
+    for option, value in fields.items():
+        if value is None:
+            continue
+        try:
+            meta = ObjectMeta.model_validate({"name": option, option: value})
+            json.dumps(meta.model_dump(include={option}), ensure_ascii=False).encode()
+        except ValueError:
+            raise OptionError(f"{option} must be {_FORMS[option]}, in UTF-8", option=option) from None
+        given[option] = getattr(meta, option)
+    return given
 
 
 class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):

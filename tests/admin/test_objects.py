@@ -148,6 +148,16 @@ def test_what_stands_beside_the_content(store: Made) -> None:
             store.objects.update_meta("a", **wrong)
         with pytest.raises(OptionError, match="must be a mapping"):
             store.objects.put("a", b"y", **wrong)
+    half = "caf\udce9"
+    texts: list[dict[str, Any]] = [{"description": half}, {"description": 5}, {"description": [""]}]
+    texts += [{"headers": {half: ["1"]}}, {"headers": {"a": ["1", half]}}, {"metadata": {half: "1"}}]
+    texts += [{"metadata": {"a": half}}]
+    for wrong in texts:
+        with pytest.raises(OptionError, match=f"{next(iter(wrong))} must be .*text"):
+            store.objects.update_meta("a", **wrong)
+        with pytest.raises(OptionError, match=f"{next(iter(wrong))} must be .*text"):
+            store.objects.put("a", b"y", **wrong)
+    assert [*store.objects.list()] == [changed]
     said = rf"cannot store object 'b' in bucket {store.name}: .*takes 1048576 \(max_p"
     with pytest.raises(JetStreamError, match=said):
         store.objects.put("b", b"x", description="y" * 2**20)

@@ -56,6 +56,14 @@ def test_objects_go_through_standard_input_and_output(do: Command, bucket: str) 
         assert do("get", bucket, "piped", "--output", "-").raw == data
 
 
+def test_text_that_is_not_utf8_is_refused(do: Command, run: Command, bucket: str, file: Path) -> None:
+    do("put", bucket, file)
+    for words in (("--description", "caf\udce9"), ("-H", "A: caf\udce9"), ("--metadata", "caf\udce9=a")):
+        for command in (("describe", bucket, "cat.bin"), ("put", bucket, file, "--force")):
+            refused(run(*command, *words), 2, " must be ", "text")
+    assert [each["name"] for each in do("ls", bucket, "--json").json] == ["cat.bin"]
+
+
 def test_no_name_leads_out_of_the_folder(
     do: Command, run: Command, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
