@@ -18,10 +18,11 @@ from spark_jetstream.admin.messages import Messages, check_place, octets, store
 from spark_jetstream.admin.models.buckets import BucketConfig
 from spark_jetstream.admin.models.kv import KEY_VALUE, BucketInfo, Entry, entries_of, entry_of, stream_fields
 from spark_jetstream.admin.models.messages import StoredMessage
-from spark_jetstream.admin.models.streams import StreamSource
+from spark_jetstream.admin.models.streams import StreamInfo, StreamSource
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, WRONG_REVISION, Origin, last_revision, stream_name
 from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.requests import ask
 from spark_jetstream.errors import (
     ApiError,
     JetStreamError,
@@ -64,10 +65,9 @@ _ADVICE = {
 class _Place:
     """Where the keys of a bucket are; ``subjects`` is the prefix of their subjects in its stream.
 
-    ``info`` is None if the account may not read the configuration: the bucket then counts as one that copies nothing.
+    If the account may not read the configuration, the bucket counts as one that copies nothing.
     """
 
-    info: BucketInfo | None
     origin: Origin
     subjects: str
 
@@ -185,7 +185,8 @@ class Bucket:
         """Give a value to a key that has none; return the revision. Raises `WrongRevision` if the key has a value.
 
         After the duration ``ttl`` the server removes the value; ``never`` overrides the ``ttl`` of the bucket. The
-        bucket needs ``limit_marker_ttl``; unless its ``history`` is 1, ``ttl`` must not be shorter than that.
+        bucket (of a mirror, its origin) needs ``limit_marker_ttl``; unless its ``history`` is 1, ``ttl`` must not be
+        shorter than that.
         """
         expected, headers = 0, self._ttl(ttl)
         for _ in range(_ATTEMPTS):
@@ -266,15 +267,31 @@ class Bucket:
     def _place(self) -> _Place:
         prefix = self._api.connection.prefix
         try:
-            info = self.status()
+            config = self.status().stream.config
         except PermissionDenied as error:
             log.info("%s", error)
-            return _Place(None, Origin.of(self.name, prefix), f"$KV.{self.name}")
-        config = info.stream.config
+            return _Place(Origin.of(self.name, prefix), f"$KV.{self.name}")
         mirror = None if config.mirror is None else config.mirror.body()
         # Messages from another bucket may keep the subjects that they have there.
         foreign = mirror is not None or any(not source.subject_transforms for source in config.sources)
-        return _Place(info, Origin.of(self.name, prefix, mirror), _ANY if foreign else f"$KV.{self.name}")
+        return _Place(Origin.of(self.name, prefix, mirror), _ANY if foreign else f"$KV.{self.name}")
+
+    @functools.cached_property
+    def _written(self) -> BucketInfo | None:
+        """The bucket where the keys are written; None if the account may not read its configuration."""
+        origin = self._place.origin
+        context = f"look at bucket {origin.bucket}"
+        try:
+            with KEY_VALUE.naming(origin.bucket, context):
+                reply = self._api.requests.call(
+                    lambda connection: ask(
+                        connection, jsapi.STREAM_INFO, origin.stream, context=context, prefix=origin.api_prefix
+                    )
+                )
+        except (PermissionDenied, NoResponders) as error:
+            log.info("%s", error)
+            return None
+        return BucketInfo(StreamInfo.from_server(reply, context))
 
     def _subjects(self, filters: tuple[str, ...]) -> tuple[str, ...]:
         """Return the filters of the stream for filters of keys. Raises `OptionError`."""
@@ -329,7 +346,7 @@ class Bucket:
                 "ttl must be a duration of whole seconds such as 90s or 5m, or never, "
                 f"not {shown(ttl)}{minutes_or_months(ttl)}"
             )
-        info = self._place.info
+        info = self._written
         # The server (2.15.1) removes no value of a bucket with history before `limit_marker_ttl`.
         if info is not None and span < info.limit_marker_ttl and info.history != 1:
             raise OptionError(

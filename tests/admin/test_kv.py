@@ -374,6 +374,12 @@ def test_keys_that_go_by_themselves_leave_a_mark(make: MakeKv) -> None:
     # A new value takes the place of the server's mark.
     with pytest.raises(OptionError, match=r"ttl must be at least limit_marker_ttl of bucket .* \(30s\)"):
         make("h", limit_marker_ttl="30s").create("a", "x", ttl="1s")
+    make("o", history=5, limit_marker_ttl="10m")
+    mirror = make("m", mirror=f"{bucket.name}o")
+    for work in (mirror.create, lambda key, _, ttl: mirror.purge(key, ttl=ttl)):
+        with pytest.raises(OptionError, match=rf"limit_marker_ttl of bucket {bucket.name}o \(10m\)"):
+            work("a", "x", ttl="1s")
+    assert mirror.create("a", "x", ttl="10m") == 1
     assert bucket.create("a", "y") > gone.revision
     assert bucket.get("a").value == b"y"
 
@@ -509,7 +515,7 @@ def test_buckets_behind_a_domain() -> None:
             JetStreamAdmin(servers=linked.leaf.url, domain="hub") as far,
             JetStreamAdmin(servers=linked.leaf.url) as near,
         ):
-            far.kv.create("b", history=5, storage="memory")
+            far.kv.create("b", history=5, storage="memory", limit_marker_ttl="10m")
             bucket = far.kv.bucket("b")
             assert bucket.put("a", "1") == 1
             assert bucket.delete("a") == 2
@@ -525,6 +531,8 @@ def test_buckets_behind_a_domain() -> None:
                 "copy", history=5, storage="memory", mirror={"name": "b", "external": {"api": "$JS.hub.API"}}
             )
             copy = near.kv.bucket("copy")
+            with pytest.raises(OptionError, match=r"limit_marker_ttl of bucket b \(10m\)"):
+                copy.create("c", "3", ttl="1s")
             assert copy.put("c", "3") == 4
             assert copy.purge("c") == 5
             assert copy.create("c", "4") == 6
