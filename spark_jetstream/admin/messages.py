@@ -46,6 +46,7 @@ _ANSWER_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without fl
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_NO_VALUE = re.compile(r"[\r\n\ud800-\udfff]")
 _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
 _DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
 _OTHER_STREAM = "stream {} was deleted, or created again, while it was read"
@@ -83,9 +84,9 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
 
 def check_header(name: Any, value: Any) -> None:
     """Raise `OptionError` for a header that a message cannot have."""
-    if not _HEADER_NAME.fullmatch(str(name)) or not isinstance(value, str) or re.search(r"[\r\n]", value):
+    if not _HEADER_NAME.fullmatch(str(name)) or not isinstance(value, str) or _NO_VALUE.search(value):
         raise OptionError(
-            f"header {shown(name)} is not possible: names are letters, digits and dashes, values one line"
+            f"header {shown(name)} is not possible: names are letters, digits and dashes, values one line in UTF-8"
         )
 
 

@@ -89,8 +89,9 @@ def publish(
         name, colon, value = (part.strip() for part in text.partition(":"))
         if not colon:
             raise BadParameter(f"--header {text} is not NAME:VALUE")
-        check_header(name, value)
-        headers.append((name, fill(_octets(value), f"header {name}", templates)))
+        octets = _octets(value)
+        check_header(name, octets.decode("latin-1"))  # bytes that are no UTF-8 are published as they are
+        headers.append((name, fill(octets, f"header {name}", templates)))
     where = fill(_octets(subject), "the subject", templates)
     if not templates or "{{" not in subject:
         publish_subject(subject)

@@ -409,6 +409,8 @@ def test_messages_that_cannot_be_published(admin: JetStreamAdmin, make_stream: M
         (lambda: admin.publish(f"{name.lower()}.a", "x", {"a b": "c"}), 'header "a b" is not possible'),
         (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "b\r\nNats-Rollup: all"}), 'header "a" is not possible'),
         (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": wrong}), 'header "a" is not possible'),
+        (lambda: admin.publish(f"{name.lower()}.a", "x", {"a": "caf\udce9"}), 'header "a" is not possible'),
+        (lambda: admin.request("a", "x", {"a": ["b", "caf\udce9"]}), 'header "a" is not possible'),
     ]
     for work, said in cases:
         with pytest.raises(OptionError, match=said):

@@ -198,6 +198,10 @@ def test_replies_to_a_request_are_printed(
     assert level == admin.account.info().api.level
 
 
+def test_a_header_that_is_not_utf8_ends_with_2(run: Command) -> None:
+    refused(run("request", "ask.nobody", "x", "-H", "A: caf\udce9"), 2, 'header "A" is not possible: names are letters')
+
+
 def test_a_request_that_nobody_answers_ends_with_3(run: Command, admin: JetStreamAdmin) -> None:
     refused(run("request", "ask.nobody", "x"), 3, "cannot request ask.nobody: nobody answers at ask.nobody\n")
     with answering(admin, "ask.silent"):

@@ -108,6 +108,11 @@ def test_a_refused_message_ends_with_1_and_says_how_many_were_stored(
     refused(run(f"{stream}.a", "x"), 1, "invalid operation on sealed stream (error 10109); 0 messages")
 
 
+def test_a_header_has_the_bytes_of_the_argument(do: Command, admin: JetStreamAdmin, stream: str) -> None:
+    do(f"{stream}.a", "x", "-H", "A: caf\udce9")
+    assert stored(admin, stream)[0].hdrs == b"NATS/1.0\r\nA: caf\xe9\r\n\r\n"
+
+
 def test_a_wrong_argument_ends_with_2(run: Command) -> None:
     for arguments, text in {
         ("a b", "x"): "there are blanks",
