@@ -10,6 +10,7 @@ from typing import Annotated
 from typer import Argument, Exit
 
 from spark_jetstream.cli.app import FAILED, Run, command, group
+from spark_jetstream.errors import OptionError
 
 schemas = group("schema", "JSON Schemas of API and events: list, show, validate.")
 
@@ -48,7 +49,11 @@ def validate(
     from spark_jetstream.admin.descriptions import json_document
     from spark_jetstream.admin.schemas import schema_faults
 
-    text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    octets = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        text = octets.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise OptionError(f"{file}: this is not text (UTF-8)") from None
     wrong = schema_faults(json_document(text, file), type)
     run.out.done(f"{file}: {wrong or 'valid'}", valid=not wrong, problem=wrong)
     if wrong:

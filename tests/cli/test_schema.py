@@ -13,7 +13,7 @@ from spark_jetstream.admin.api import Api
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol import jsapi
 from tests.cli.conftest import Command, refused
-from tests.support.command import run_command
+from tests.support.command import Ran, run_command
 
 GROUP = ("schema",)
 API = "io.nats.jetstream.api.v1."
@@ -64,3 +64,17 @@ def test_what_is_not_as_its_type_says(run: Command, do: Command, tmp_path: Path)
     assert run("validate", file, f"{API}pub_ack_response").code == 1
     with pytest.raises(OptionError, match='there is no schema of type ""'):
         schema_faults([])
+
+
+@pytest.mark.parametrize("standard", [False, True])
+def test_what_is_not_utf8_ends_with_2(standard: bool, tmp_path: Path) -> None:
+    def validate(body: bytes) -> Ran:
+        file.write_bytes(body)
+        given = "-" if standard else file
+        return run_command("schema", "validate", given, f"{API}stream_create_request", stdin=body)
+
+    file = tmp_path / "request.json"
+    body = '{"name": "S", "description": "\u00e9"}'
+    refused(validate(body.encode("latin-1")), 2, f"{'-' if standard else file}: this is not text (UTF-8)")
+    for encoding in ("utf-8", "utf-8-sig"):
+        assert validate(body.encode(encoding)).out == f"{'-' if standard else file}: valid\n"
