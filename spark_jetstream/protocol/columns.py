@@ -98,6 +98,11 @@ class Delivered:
     def __len__(self) -> int:
         return len(self.frames)
 
+    def __getitem__(self, part: slice | IntArray) -> Delivered:
+        """The messages of a slice with step 1, or of ascending indices."""
+        inner = self.frames[part]
+        return Delivered(inner, Acks(inner), self.sequences[part])
+
     def timestamps(self) -> IntArray:
         return self.acks.timestamps()
 

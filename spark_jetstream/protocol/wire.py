@@ -75,7 +75,7 @@ class ApiReply:
 
 @dataclass(frozen=True)
 class Frames:
-    """A run of complete messages of one subscription, n >= 1 of them, contiguous in `data`.
+    """A run of complete messages of one subscription, n >= 1 of them, ascending in `data`.
 
     `begin`, `line_end`, `head` and `size` are int64 vectors of length n: where the control line starts, where
     the bytes after it start, how many of them are header (0 without one) and how many there are in all.
@@ -100,8 +100,8 @@ class Frames:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def __getitem__(self, part: slice) -> Frames:
-        """The messages of a slice with step 1; shares the buffers."""
+    def __getitem__(self, part: slice | IntArray) -> Frames:
+        """The messages of a slice with step 1, or of ascending indices; shares the buffers."""
         return replace(self, **{name: getattr(self, name)[part] for name in _PER_MESSAGE})
 
     def payloads(self) -> pa.BinaryArray:

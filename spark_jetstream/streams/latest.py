@@ -7,6 +7,7 @@ only subjects that have not come yet. docs/buckets.md has the promise ("The tabl
 
 - If each subject has one message only (`max_msgs_per_subject` 1), the first part is a plain range of sequences, and the
   reader continues it after an outage. Otherwise it is the list of a consumer that delivers `last_per_subject`.
+- A subject whose last message is removed alone has the one before it again, which the list lacks. Another list has it.
 - The reader keeps a hash of each subject (`hashing.HashSet`); nothing else grows.
 - A bucket that is deleted, or created again, is an error also where a loss is accepted.
 - A replica that lags may have messages which newer ones had replaced before the read began. The newer ones come too,
@@ -38,11 +39,12 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError
 from spark_jetstream.protocol.columns import Delivered, MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
-from spark_jetstream.protocol.hashing import HashSet, subject_hashes
+from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
+from spark_jetstream.protocol.vectors import BoolArray
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.lookup import next_message
-from spark_jetstream.streams.pull import PullSettings, RangeReader, look
+from spark_jetstream.streams.pull import Messages, PullSettings, RangeReader, look
 from spark_jetstream.streams.session import Ends
 
 END = 2**63 - 1
@@ -51,15 +53,70 @@ _HEARTBEAT = 0.5
 LEAST_BATCH = 5000  # small requests never reach the end of a stream that others write to
 
 
-def read_list(connect: Connect, part: SequenceRange, settings: PullSettings, label: str) -> Iterator[Delivered]:
+class Came:
+    """The subjects of messages that came, by their hashes: 8 bytes for each."""
+
+    def __init__(self) -> None:
+        self._hashes = bytearray()
+
+    def noting(self, runs: Iterator[Messages]) -> Iterator[Messages]:
+        """Yield `runs`, and add the subjects of each."""
+        for run in runs:
+            self._hashes += subject_hashes(run.subjects()).tobytes()
+            yield run
+
+    def new(self, runs: Iterator[Delivered]) -> Iterator[Delivered]:
+        """Yield the messages of `runs`, one of each subject, whose subjects have not come, and add those at the end."""
+        before, added = self.sort(), bytearray()
+        for run in runs:
+            hashes = subject_hashes(run.subjects())
+            rows = np.flatnonzero(~_contains(before, hashes))
+            if len(rows):
+                added += hashes[rows].tobytes()
+                yield run[rows]
+        del before
+        self._hashes += added
+
+    def sort(self) -> Hashes:
+        """Return the hashes, ascending; nothing can be added while the caller keeps them."""
+        hashes = np.frombuffer(self._hashes, np.uint64)
+        hashes.sort()
+        return hashes
+
+
+def read_list(
+    connect: Connect, part: SequenceRange, settings: PullSettings, label: str, came: Came | None = None
+) -> Iterator[Delivered]:
     """Yield the last message of each subject in a range that begins at 1 and ends where the stream does.
 
-    Messages that were overwritten before they came are missing. `part` must have a filter. Raises what `read_range`
-    raises.
+    Messages that were overwritten before they came are missing. Where one was removed alone, the message before it
+    comes after the list. Its subjects are added to `came`. `part` must have a filter. Raises what `read_range` raises.
     """
+    came = came or Came()
     # After a message of the list was removed, and maybe more, a new list lacks them all.
     policy = settings.policy(Ends.LIST, heartbeat=_HEARTBEAT, quiet_heartbeats=1)
-    return RangeReader(connect, part, settings, label, policy).read()
+    requests, looking = Requests(connect, settings.retry_timeout), partial(look, part=part, first=part.first)
+    before = requests.call(looking)
+    yield from came.noting(RangeReader(connect, part, settings, label, policy).read())
+    # Without `deny_delete`, with TTLs or with schedules a message may go while an older one of its subject stays.
+    incomplete = not before.deny_delete or before.allow_msg_ttl or before.allow_msg_schedules
+    # Hot subjects lose messages all the time, so a list that brings no new subject is the last one.
+    while incomplete and _missing(after := requests.call(looking)) != _missing(before):
+        before, incomplete = after, False
+        for run in came.new(RangeReader(connect, part, settings, label, policy).read()):
+            incomplete = True
+            yield run
+
+
+def _missing(state: StreamSummary) -> tuple[int, str]:
+    """Return what changes when the stream loses a message, or another server leads it."""
+    return state.last_seq - state.messages, state.term
+
+
+def _contains(ascending: Hashes, hashes: Hashes) -> BoolArray:
+    """Return for each hash whether it is among the ascending ones."""
+    contained: BoolArray = ascending.searchsorted(hashes) < ascending.searchsorted(hashes, side="right")
+    return contained
 
 
 def _ends_with(state: StreamSummary) -> Callable[[Connection, int], bool]:
@@ -110,8 +167,9 @@ class TablePart:
 def read_table(
     connect: Connect, part: TablePart, settings: PullSettings, label: str, *, rolled_up: bool = False
 ) -> Iterator[MessageRun]:
-    """Yield the messages of `part`, deletions and purges included, each of the two parts in stream order.
+    """Yield the messages of `part`, deletions and purges included.
 
+    Each of the two parts is in stream order; after the first one come messages that `read_list` has after its list.
     The names of the consumers begin with `label`. `rolled_up`: each subject has one message, whatever the stream's
     limit is, because its writers replace the message before. Of several (in a copy of a bucket, of a replica that lags,
     or stored during the read) the caller takes the last one. Raises `DataLossError` if the stream was deleted,
@@ -138,17 +196,15 @@ class _TableReader:
 
     def read(self) -> Iterator[MessageRun]:
         begun = time.monotonic()
-        present = bytearray()  # hashes of 8 bytes
+        came = Came()
         state = self._look()
         whole = replace(self.part, first=state.first_kept, end=max(state.last_seq + 1, state.first_kept))
         last = whole.first - 1
-        for messages in self._present(whole, state):
-            present += subject_hashes(messages.subjects()).tobytes()
-            last = int(messages.sequences[-1])
+        for messages in self._present(whole, state, came):
+            last = max(last, int(messages.sequences[-1]))
             yield messages
-        came = np.frombuffer(present, np.uint64)
-        came.sort()
-        if not self.rolled_up and state.num_replicas > 1 and (came[1:] == came[:-1]).any():
+        present = came.sort()
+        if not self.rolled_up and state.num_replicas > 1 and (present[1:] == present[:-1]).any():
             raise self._lagging()
         later = HashSet()
         # A reader that takes longer for the second part than for the first one is slower than the writers.
@@ -164,26 +220,27 @@ class _TableReader:
                 continue
             hashes = subject_hashes(messages.subjects())
             rows = later.take_new(hashes)
-            known = came.searchsorted(hashes) < came.searchsorted(hashes, side="right")
+            known = _contains(present, hashes)
             if (known & (messages.sequences < whole.end)).any():
                 raise self._lagging()  # an account that may not ask the leader for what the first part lacks
             rows = rows[~known[rows]]
             if len(rows):
                 yield MergedReplies((messages,), rows, messages.sequences[rows])
 
-    def _present(self, whole: SequenceRange, state: StreamSummary) -> Iterator[MessageRun]:
-        """Return the messages that the stream held at the beginning, in stream order, each subject once at most."""
+    def _present(self, whole: SequenceRange, state: StreamSummary, came: Came) -> Iterator[MessageRun]:
+        """Return the messages that the stream held at the beginning, each subject once at most; see `read_list`."""
         if self.direct:
             if not self.rolled_up and state.max_msgs_per_subject != 1:
                 raise JetStreamError(
                     f"stream {state.name} keeps more than one message of a subject, so that direct gets cannot tell "
                     "which is the last: read it with consumers"
                 )
-            return read_direct(self.connect, whole, self.settings, self.label)
+            return came.noting(read_direct(self.connect, whole, self.settings, self.label))
         if state.max_msgs_per_subject == 1:
-            return RangeReader(self.connect, whole, self.settings, self.label, confirm=_ends_with(state)).read()
+            reader = RangeReader(self.connect, whole, self.settings, self.label, confirm=_ends_with(state))
+            return came.noting(reader.read())
         whole = replace(whole, subjects=whole.subjects or (">",))
-        return read_list(self.connect, whole, self.settings, self.label)
+        return read_list(self.connect, whole, self.settings, self.label, came)
 
     def _stored_since(self, first: int) -> Iterator[MessageRun]:
         """Yield all messages from a sequence on, until there are no more."""

@@ -49,7 +49,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Acks, Delivered, MessageRun
+from spark_jetstream.protocol.columns import Delivered, MessageRun
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
@@ -396,8 +396,7 @@ class RangeReader:
             return run
         if end == first:
             return None
-        inner = run.frames[first:end]
-        return Delivered(inner, Acks(inner), sequences[first:end])
+        return run[first:end]
 
     def _nothing_more(self, connection: Connection) -> None:
         """End the range after a consumer has nothing from `next` on, unless that consumer lacks messages."""

@@ -112,6 +112,20 @@ def test_changes_made_while_keys_are_listed_survive_the_consumer(
     assert [bucket.put("k0", "new")] == revisions(found, 1)
 
 
+def test_a_key_whose_newest_revision_goes_while_keys_are_listed_has_the_one_before(
+    admin: JetStreamAdmin, publisher: Publisher, name: str
+) -> None:
+    stream, subjects = f"KV_{name}", f"$KV.{name}"
+    config = {"name": stream, "subjects": [f"{subjects}.>"], "max_msgs_per_subject": 2, "storage": "memory"}
+    publisher.api(f"STREAM.CREATE.{stream}", config)
+    keys = ["late", *(f"k{at}" for at in range(3000)), "late", "more"]
+    publisher.publish(Message(f"{subjects}.{key}", b"") for key in keys)
+    found = admin.kv.bucket(name).watch(timeout=0.1)
+    first = revisions(found, 1)
+    publisher.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 3002, "no_erase": True})
+    assert [*first, *revisions(found, 3010)] == [*range(2, 3002), 3003, 1]
+
+
 # -- what breaks --
 
 

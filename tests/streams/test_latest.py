@@ -173,6 +173,26 @@ def test_keys_that_go_during_the_read(stream: MakeStream, history: int) -> None:
     assert found == {key: value for key, value in expected(history).items() if key not in gone}
 
 
+@pytest.mark.parametrize("rest", [[], ["more"], ["more", "k.1"]], ids=len)
+def test_a_key_whose_newest_revision_goes_during_the_read_has_the_one_before(
+    stream: MakeStream, rest: list[str]
+) -> None:
+    """The reader is past that one. Only if nothing follows does the consumer wait for what it had on its list."""
+    bucket = make_bucket(stream, max_msgs_per_subject=3, deny_delete=False)
+    bucket.publisher.publish([put(bucket, "late", b"before")])
+    fill(bucket)
+    newest = bucket.publisher.publish([put(bucket, "late", b"after"), put(bucket, "late", b"later")])
+    bucket.publisher.publish(put(bucket, key, b"rest") for key in rest[:1])
+    messages = read(bucket, SMALL)
+    first = rows(iter([next(messages)]))
+    bucket.remove(*newest)
+    bucket.publisher.publish(put(bucket, key, b"rest") for key in rest[1:])
+    found = first + rows(messages)
+    assert values(found) == {**expected(1), "late": b"before", **dict.fromkeys(rest[:1], b"rest")}
+    assert Row("late", 1, b"before", "PUT") in found
+    wait_until(lambda: not consumers(bucket.url, bucket.name), "the consumers' end")
+
+
 @pytest.mark.parametrize("settings", [SMALL, *full(replace(SETTINGS, batch=7))], ids=["batches", "small batches"])
 @pytest.mark.parametrize(("history", "direct"), [(1, False), (1, True), (20, False)])
 def test_writers_at_work(stream: MakeStream, history: int, direct: bool, settings: PullSettings) -> None:
