@@ -95,7 +95,7 @@ def read_list(
     came = came or Came()
     # After a message of the list was removed, and maybe more, a new list lacks them all.
     policy = settings.policy(Ends.LIST, heartbeat=_HEARTBEAT, quiet_heartbeats=1)
-    requests, looking = Requests(connect, settings.retry_timeout), partial(look, part=part, first=part.first)
+    requests, looking = Requests(connect, settings.retry_timeout), partial(look, part=part, first=1, settled=True)
     before = requests.call(looking)
     yield from came.noting(RangeReader(connect, part, settings, label, policy).read())
     # Without `deny_delete`, with TTLs or with schedules a message may go while an older one of its subject stays.
@@ -139,7 +139,7 @@ def read_to_end(
 
     `check` is that of `RangeReader`. Raises what `read_range` raises.
     """
-    state = Requests(connect, settings.retry_timeout).call(partial(look, part=part, first=part.first))
+    state = Requests(connect, settings.retry_timeout).call(partial(look, part=part, first=part.first, settled=True))
     if state.last_seq < part.first:
         return
     batch = max(settings.batch, LEAST_BATCH)
@@ -275,4 +275,4 @@ class _TableReader:
 
     def _look(self) -> StreamSummary:
         """Return the stream's state. Raises `DataLossError` if the stream was deleted or created again."""
-        return self.requests.call(partial(look, part=self.part, first=1))
+        return self.requests.call(partial(look, part=self.part, first=1, settled=True))

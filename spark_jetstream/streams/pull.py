@@ -127,10 +127,16 @@ def checked(
         log.warning("%s", error)
 
 
-def look(connection: Connection, part: SequenceRange, first: int) -> StreamSummary:
-    """Return the stream's state now. Raises `DataLossError` unless the stream is the one that was planned."""
+def look(connection: Connection, part: SequenceRange, first: int, *, settled: bool = False) -> StreamSummary:
+    """Return the stream's state now; with `settled` as a leader says it that a majority follows.
+
+    Raises `DataLossError` unless the stream is the one that was planned, and what `settled_info` raises.
+    """
+    context = f"look at stream {part.stream}"
     try:
-        state = info_of(connection, part.stream, part.created, f"look at stream {part.stream}")
+        state = info_of(connection, part.stream, part.created, context)
+        if settled and not state.followed:
+            state = settled_info(connection, part.stream, context)
     except StreamNotFound as error:
         raise DataLossError(
             f"stream {part.stream} was deleted while sequences {first} to {part.end - 1} were to be read"

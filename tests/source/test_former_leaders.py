@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.streams.dead_letters import read_dead_letters
 from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.latest import TablePart, read_table
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver
 from tests.support.reading import SETTINGS, auto, connecting, options, pulls, sequences
@@ -268,6 +270,23 @@ def test_without_a_position_the_leader_must_be_followed(fake: FakeJetStream) -> 
     for first in (driver(fake.url).report_latest, lambda: driver(fake.url).latest(None, limited=True)):
         answers(fake, old)
         assert first().streams["S"].next == 2 * READ + 1
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("last", [READ, 2 * READ])
+def test_a_table_has_what_a_leader_that_nobody_follows_has_not(
+    fake: FakeJetStream, monkeypatch: pytest.MonkeyPatch, direct: bool, last: int
+) -> None:
+    """Neither of its two parts ends where that server takes the end of the stream to be."""
+    monkeypatch.setattr(fake, "info", partial(fake.info, max_msgs_per_subject=1))
+    fake.messages.clear()
+    fake.store(2 * READ, lambda sequence: f"S.{sequence}")
+    first = [told(fake)] if last == 2 * READ else []
+    subject = fake.messages.pop(50)
+    fake.store(1, lambda _: subject)
+    answers(fake, *first, *[shorter(fake, last, cluster=group(silent=(140, 140)))] * 4)
+    runs = read_table(connecting(fake.url), TablePart("S", CREATED, direct=direct), SETTINGS, "test")
+    assert sorted(sequences(runs)) == [*range(1, 50), *range(51, 2 * READ + 2)]
 
 
 def test_the_leader_is_asked_twice_for_a_dead_letter(fake: FakeJetStream) -> None:
