@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from spark_jetstream.client.requests import Requests
+from spark_jetstream.client.requests import Requests, settled_info
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
@@ -16,7 +17,8 @@ from spark_jetstream.streams.lookup import nearest_stream
 def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSummary, tuple[str, ...]]:
     """Return the state of the stream of the options' bucket, and the subject filters of the read (empty: all).
 
-    Sends one STREAM.INFO. Raises `OptionError` if there is no such bucket.
+    Sends one STREAM.INFO, and more if a server answers that no majority follows. Raises `OptionError` if there is no
+    such bucket, and what `settled_info` raises.
     """
     key_value = options.bucket is not None
     option, kind = ("bucket", "Key-Value bucket") if key_value else ("objectBucket", "Object Store bucket")
@@ -25,11 +27,13 @@ def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSumma
     context = f"read {kind} {name} (option {option})"
     try:
         body = requests.ask(jsapi.STREAM_INFO, stream, context=context)
+        state = stream_summary(body, context)
+        if not state.followed:
+            state = requests.call(partial(settled_info, name=stream, context=context))
     except StreamNotFound:
         hint = nearest_stream(requests.connect, [stream], stream.removesuffix(name))
         text = f"there is no {kind} {name} (option {option}): no stream {stream}{hint}"
         raise OptionError(text, option=option) from None
-    state = stream_summary(body, context)
     keys = options.keys if key_value else None
     subjects = bucket_filters(body.get("config", {}), state.subjects, state.max_msgs_per_subject, name, keys)
     if subjects is None:

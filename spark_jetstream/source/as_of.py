@@ -162,7 +162,7 @@ class _PastReader:
 
     def read(self) -> Iterator[MessageRun]:
         before = self._heads(self.whole)
-        state = self.requests.call(partial(look, part=self.whole, first=1))
+        state = self.requests.call(partial(look, part=self.whole, first=1, settled=True))
         if len(before.sequences) < self.part.revision + 1 - state.initial_seq:
             self._prove(before, state)
         chosen = np.sort(before.sequences[before.last[before.wanted]])

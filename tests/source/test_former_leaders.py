@@ -14,19 +14,22 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.buckets.stream import find_bucket
 from spark_jetstream.client import requests
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import DataLossError, ServerBusy
+from spark_jetstream.errors import DataLossError, OptionError, ServerBusy
+from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.as_of import PastTable, plan_past, read_past
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.streams.dead_letters import read_dead_letters
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.latest import TablePart, read_table
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver
-from tests.support.reading import SETTINGS, auto, connecting, options, pulls, sequences
+from tests.support.reading import QUICK, SETTINGS, auto, connecting, options, pulls, sequences
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -287,6 +290,38 @@ def test_a_table_has_what_a_leader_that_nobody_follows_has_not(
     answers(fake, *first, *[shorter(fake, last, cluster=group(silent=(140, 140)))] * 4)
     runs = read_table(connecting(fake.url), TablePart("S", CREATED, direct=direct), SETTINGS, "test")
     assert sorted(sequences(runs)) == [*range(1, 50), *range(51, 2 * READ + 2)]
+
+
+@pytest.mark.parametrize("servers", [group(silent=(140, 140)), group("B"), group("")])
+def test_a_bucket_has_the_revisions_that_its_leader_has(fake: FakeJetStream, servers: dict[str, Any]) -> None:
+    """By a former leader's state this revision would not be there yet."""
+    config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 5, "retention": "limits"}
+    answers(fake, *[shorter(fake, cluster=servers)] * 2)
+    fake.lies["STREAM.INFO.KV_b"] = lambda honest: [
+        honest.saying(json.dumps({**fake.look(), "config": config}).encode())
+    ]
+    given = {**QUICK, "servers": fake.url, "bucket": "b", "asOfRevision": str(READ)}
+    parsed = SourceOptions.from_spark(given, streaming=False)
+    asked = Requests(connecting(fake.url), 10.0)
+    state, subjects = find_bucket(asked, parsed)
+    assert state.last_seq == 2 * READ
+    assert plan_past(TablePart("KV_b", CREATED, subjects), asked, state, parsed).revision == READ
+
+
+def test_a_past_table_is_proven_by_all_that_the_leader_has(
+    fake: FakeJetStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key whose revision of then was replaced since is not one that was not there."""
+    monkeypatch.setattr(fake, "info", partial(fake.info, max_msgs_per_subject=1, deny_delete=True))
+    fake.messages.clear()
+    fake.store(READ, lambda sequence: f"$KV.b.{sequence}")
+    before = {**told(fake), "cluster": group(silent=(140, 140))}
+    subject = fake.messages.pop(50)
+    fake.store(1, lambda _: subject)
+    answers(fake, told(fake), *[before] * 4)
+    part = PastTable("S", CREATED, revision=READ, option="asOfRevision")
+    with pytest.raises(OptionError, match="key 50 has 1 later ones, and 1 are sure to be kept"):
+        list(read_past(connecting(fake.url), part, SETTINGS, "test"))
 
 
 def test_the_leader_is_asked_twice_for_a_dead_letter(fake: FakeJetStream) -> None:
