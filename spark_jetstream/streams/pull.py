@@ -11,6 +11,7 @@ position in the stream, and decides what is lost. Each of its attempts reads wit
 | `EndOfRange`, and the leader has more | raises an error that may pass: the consumer is on a replica that lags |
 | `EndOfRange`, and the leader cannot be asked | ends the range if the third consumer in a row says so |
 | `EndOfRange` that is not certain | asks another consumer, after a pause |
+| ... for the third time in a row | raises an error that may pass |
 | `Lost` | raises the error |
 
 | an attempt | `through_outages` |
@@ -62,7 +63,7 @@ Run_co = TypeVar("Run_co", covariant=True)
 Messages = TypeVar("Messages", bound=MessageRun)
 
 CONFIRMATIONS = 3
-"""Consumers in a row that must find nothing, where the leader cannot be asked."""
+"""Consumers in a row that must find nothing, where the leader cannot be asked; or that may deliver nothing."""
 
 #: Error code -> the setting of a consumer that the stream wants to decide itself.
 _LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
@@ -202,7 +203,7 @@ class RangeReader:
 
     With `Ends.LIST` in `policy` it reads the last message of each subject in a range that begins at 1 and ends where
     the stream does: a consumer that replaces a lost one delivers its list from the beginning, and what came is skipped.
-    It has fifteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
+    It has sixteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
     """
 
     def __init__(
@@ -240,6 +241,8 @@ class RangeReader:
         self._asks_leader = True
         #: Consumers in a row that found nothing from `next` on, without the leader; back to 0 with each message.
         self._nothing = 0
+        #: Consumers in a row that counted messages and delivered none; back to 0 with each message.
+        self._uncertain = 0
         #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
         self._left_to_stream: dict[str, Any] = {}
         #: Whether the first consumer has requests under way; only a follower says so.
@@ -366,6 +369,10 @@ class RangeReader:
             if isinstance(event, EndOfRange):
                 if event.certain:
                     self._nothing_more(connection)
+                else:
+                    self._uncertain += 1
+                    if self._uncertain >= CONFIRMATIONS:
+                        raise ConsumerLost("the server counts messages that it does not deliver")
                 return
             run = None if event is None else self._take(event)
             if run is not None or (follows and event is None):
@@ -395,7 +402,7 @@ class RangeReader:
             return None
         end = int(sequences.searchsorted(self.part.end))
         self.next = min(int(sequences[-1]) + 1, self.part.end)
-        self._nothing = 0
+        self._nothing = self._uncertain = 0
         self._confirming.reset()
         self.count += end - first
         if end - first == len(run):

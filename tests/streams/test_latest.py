@@ -21,13 +21,13 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OptionError, OutageError
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.stream import StreamSummary
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.streams import latest
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.pull import PullSettings
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import full
-from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.keyed import make_bucket, name_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
@@ -316,6 +316,24 @@ def test_who_takes_the_last_message_of_a_subject_gets_all_from_a_replica_that_la
         runs = read_table(connecting(fake.url), TablePart("S", CREATED), SETTINGS, "test", rolled_up=True)
         came = [sequence for run in runs for sequence in run.sequences.tolist()]
     assert came == ([*range(1, 90), *range(91, 102)] if again else [*range(1, 101)])
+
+
+def test_messages_that_are_counted_and_never_delivered() -> None:
+    """Each new consumer counts one and delivers none: that is an outage, also without an error of the server."""
+    with FakeJetStream() as fake:
+        fake.store(10)
+
+        def created(honest: Honest) -> list[bytes]:
+            if fake.count("CONSUMER.CREATE") > 100:  # a read that goes on and on ends here
+                fake.messages.clear()
+            return [honest.changed(num_pending=min(1, len(fake.messages)))]
+
+        fake.lies["CONSUMER.CREATE"] = created
+        fake.lies["CONSUMER.MSG.NEXT"] = lambda honest: [honest.saying(b"", b"NATS/1.0 404 No Messages\r\n\r\n")]
+        part = SequenceRange("S", 1, latest.END, None, CREATED)
+        messages = latest.read_to_end(connecting(fake.url), part, replace(SETTINGS, retry_timeout=1.0), "test")
+        with pytest.raises(OutageError, match=r"got no further .* the server counts messages that it does not deliver"):
+            list(messages)
 
 
 @pytest.mark.parametrize("history", [1, 3])
