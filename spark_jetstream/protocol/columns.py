@@ -80,6 +80,9 @@ class MessageRun(Protocol):
     def subjects(self) -> pa.StringArray:
         """The subjects the messages were stored under; bytes that are not UTF-8 become U+FFFD."""
 
+    def raw_subjects(self) -> pa.BinaryArray:
+        """The same subjects, byte for byte."""
+
     def headers(self) -> pa.MapArray:
         """The headers as map<string, list<string>>, null for a message without any."""
 
@@ -107,8 +110,11 @@ class Delivered:
         return self.acks.timestamps()
 
     def subjects(self) -> pa.StringArray:
+        return to_text(self.raw_subjects())
+
+    def raw_subjects(self) -> pa.BinaryArray:
         frames = self.frames
-        return to_text(gather(frames.lines, frames.subject_start, frames.subject_end))
+        return gather(frames.lines, frames.subject_start, frames.subject_end)
 
     def headers(self) -> pa.MapArray:
         return decode_headers(self.frames.data, self.frames.line_end, self.frames.head)

@@ -109,7 +109,10 @@ class DirectBatch:
         return nanoseconds
 
     def subjects(self) -> pa.StringArray:
-        return to_text(self._value(_SUBJECT))
+        return to_text(self.raw_subjects())
+
+    def raw_subjects(self) -> pa.BinaryArray:
+        return self._value(_SUBJECT)
 
     def headers(self) -> pa.MapArray:
         """Implements `MessageRun`, without the lines that the server added."""
@@ -231,6 +234,9 @@ class MergedReplies:
 
     def subjects(self) -> pa.StringArray:
         return self._in_order([part.subjects() for part in self.parts])
+
+    def raw_subjects(self) -> pa.BinaryArray:
+        return self._in_order([part.raw_subjects() for part in self.parts])
 
     def headers(self) -> pa.MapArray:
         return self._in_order([part.headers() for part in self.parts])

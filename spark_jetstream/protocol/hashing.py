@@ -23,7 +23,7 @@ _ONES = np.uint64(2**64 - 1)
 _FIRST_SLOTS = 1 << 12
 
 
-def subject_hashes(subjects: pa.StringArray) -> Hashes:
+def subject_hashes(subjects: pa.StringArray | pa.BinaryArray) -> Hashes:
     """Return a hash of 64 bits for each subject, the same in every process and on every machine.
 
     Two subjects of the same length that differ in only one word of eight bytes never have the same hash.

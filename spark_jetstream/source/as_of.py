@@ -141,7 +141,7 @@ class _Heads:
             if wild:
                 wanted = pc.or_(wanted, pc.match_substring_regex(subjects, matching))
             flags = (vector.to_numpy(zero_copy_only=False) for vector in (wanted, pc.is_valid(rollup)))
-            columns.append((run.sequences, subject_hashes(subjects), *flags))
+            columns.append((run.sequences, subject_hashes(run.raw_subjects()), *flags))
         self.sequences, hashes, wanted, rolled_up = map(np.concatenate, zip(*columns, strict=True))
         order = np.argsort(hashes, kind="stable")
         self.keys, places, self.counts = np.unique(hashes[order], return_index=True, return_counts=True)

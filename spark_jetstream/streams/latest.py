@@ -62,14 +62,14 @@ class Came:
     def noting(self, runs: Iterator[Messages]) -> Iterator[Messages]:
         """Yield `runs`, and add the subjects of each."""
         for run in runs:
-            self._hashes += subject_hashes(run.subjects()).tobytes()
+            self._hashes += subject_hashes(run.raw_subjects()).tobytes()
             yield run
 
     def new(self, runs: Iterator[Delivered]) -> Iterator[Delivered]:
         """Yield the messages of `runs`, one of each subject, whose subjects have not come, and add those at the end."""
         before, added = self.sort(), bytearray()
         for run in runs:
-            hashes = subject_hashes(run.subjects())
+            hashes = subject_hashes(run.raw_subjects())
             rows = np.flatnonzero(~_contains(before, hashes))
             if len(rows):
                 added += hashes[rows].tobytes()
@@ -218,7 +218,7 @@ class _TableReader:
             if self.rolled_up:
                 yield messages
                 continue
-            hashes = subject_hashes(messages.subjects())
+            hashes = subject_hashes(messages.raw_subjects())
             rows = later.take_new(hashes)
             known = _contains(present, hashes)
             if (known & (messages.sequences < whole.end)).any():

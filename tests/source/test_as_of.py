@@ -151,6 +151,14 @@ def test_as_many_keys_as_a_consumer_can_have(model: Make) -> None:
     assert bucket.read(asOfRevision=5, keys=",".join([*names, "a.*"])).keys() == {names[-1], "a.b"}
 
 
+def test_keys_that_are_no_utf8_are_told_apart(model: Make) -> None:
+    bucket = model().bucket
+    subjects = [f"$KV.{name_of(bucket)}.c.{octet}" for octet in ("\udcff", "\udcfe")]
+    bucket.publisher.publish(Message(subject, b"%d" % at) for at, subject in enumerate(subjects))
+    rows = calls.rows(options(bucket, asOfRevision=2), BUCKET_ROWS)
+    assert [(row.key, row.value) for row in rows] == [("c.\ufffd", b"0"), ("c.\ufffd", b"1")]
+
+
 def test_a_bucket_that_drops_old_revisions_is_exact_as_long_as_none_of_then_is_dropped(model: Make) -> None:
     bucket = model(3)
     bucket.put("hot", "hot", "s", "hot", "s", "a", "hot", "hot", "new")

@@ -173,6 +173,20 @@ def test_keys_that_go_during_the_read(stream: MakeStream, history: int) -> None:
     assert found == {key: value for key, value in expected(history).items() if key not in gone}
 
 
+@KINDS
+def test_keys_that_are_no_utf8_are_told_apart(stream: MakeStream, history: int, direct: bool) -> None:
+    """Although a row has the same text for both of them."""
+    bucket = make_bucket(stream, max_msgs_per_subject=history)
+    bucket.publisher.publish([put(bucket, "c.\udcff", b"first")])
+    fill(bucket)
+    bucket.publisher.publish([put(bucket, "c.\udcfe", b"old")])
+    messages = read(bucket, SMALL, direct=direct)
+    first = rows(iter([next(messages)]))
+    bucket.publisher.publish([put(bucket, "c.\udcfe", b"new")] * history)
+    found = first + rows(messages)
+    assert [row.value for row in found if row.key == "c.\ufffd"] == [b"first", b"new"]
+
+
 @pytest.mark.parametrize("rest", [[], ["more"], ["more", "k.1"]], ids=len)
 def test_a_key_whose_newest_revision_goes_during_the_read_has_the_one_before(
     stream: MakeStream, rest: list[str]

@@ -76,6 +76,9 @@ class Made:
     def subjects(self) -> pa.StringArray:
         return pa.array([subject for subject, _, _ in self.rows], pa.string())
 
+    def raw_subjects(self) -> pa.BinaryArray:
+        return self.subjects().cast(pa.binary())
+
     def headers(self) -> pa.MapArray:
         return pa.array([given if given is None else list(given.items()) for _, _, given in self.rows], HEADERS_TYPE)
 
