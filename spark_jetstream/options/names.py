@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spark_jetstream.options.values import Kind, UnfitError, text_of
-from spark_jetstream.protocol.subjects import key_fault, publishing_fault, subject_fault, subjects_overlap
+from spark_jetstream.protocol.subjects import is_wild, key_fault, publishing_fault, subject_fault, subjects_overlap
 from spark_jetstream.protocol.units import INT64_MAX, shown
 
 _NAME_BYTES = 255
@@ -245,13 +245,17 @@ class CommaList(Kind):
             _checked_element(self.element, element, where)
             if element in elements[:index]:
                 raise UnfitError(problem=f"names {shown(element)} twice")
+        wild: list[str] = []
+        # Two different names without wildcards match no subject together: there may be thousands of them.
         for index, one in enumerate(elements if self.apart else ()):
-            for other in elements[:index]:
+            others = elements[:index] if is_wild(one) else wild
+            for other in others:
                 if subjects_overlap(one, other):
                     raise UnfitError(
                         problem=f"holds {shown(other)} and {shown(one)}, which overlap: a message could match both, "
                         "and the server refuses that"
                     )
+            wild += [one] if is_wild(one) else []
         return elements
 
 

@@ -39,6 +39,11 @@ def subject_fault(subject: str) -> str:
     return ""
 
 
+def is_wild(name: str) -> bool:
+    """Whether a filter may match several subjects. False is certain."""
+    return not set("*>").isdisjoint(name)
+
+
 def subjects_overlap(one: str, other: str) -> bool:
     """Whether some subject matches both filters."""
     return common_subjects(one, other) is not None

@@ -51,6 +51,7 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import subject_hashes
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
+from spark_jetstream.protocol.subjects import is_wild
 from spark_jetstream.protocol.units import rfc3339, time_nanoseconds
 from spark_jetstream.protocol.vectors import BoolArray, IntArray
 from spark_jetstream.source.probes import probe_of
@@ -116,10 +117,6 @@ def read_past(connect: Connect, part: PastTable, settings: PullSettings, label: 
     yield from _PastReader(connect, part, replace(settings, fail_on_data_loss=True), label).read()
 
 
-def _is_wild(name: str) -> bool:
-    return not set("*>").isdisjoint(name)
-
-
 class _Heads:
     """What a proof needs of some messages, of all keys, in stream order; and of each key, by its hash.
 
@@ -129,8 +126,8 @@ class _Heads:
 
     def __init__(self, runs: Iterator[MessageRun], filters: Sequence[str]) -> None:
         # Arrow takes no regular expression of as many keys as there may be.
-        literal = pa.array([name for name in filters if not _is_wild(name)], pa.string())
-        wild = [name for name in filters or (">",) if _is_wild(name)]
+        literal = pa.array([name for name in filters if not is_wild(name)], pa.string())
+        wild = [name for name in filters or (">",) if is_wild(name)]
         matching = f"(?s)^(?:{subject_pattern(wild).pattern})$"
         columns: list[tuple[npt.NDArray[Any], ...]] = [
             (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
@@ -211,7 +208,7 @@ class _PastReader:
         outlived = gaps & (not in_order)
         at = min((*last[outlived], *first[unsure]), default=None)
 
-        literal = not any(map(_is_wild, part.subjects))
+        literal = not any(map(is_wild, part.subjects))
         listed = literal and 0 < len(part.subjects) == np.count_nonzero(before.wanted) + np.count_nonzero(fresh)
         if at is None and (listed or (traced and complete and len(before.sequences))):
             if state.num_replicas != 1:
