@@ -93,7 +93,8 @@ class ObjectRows:
         self.with_content = reads_content(options, columns)
         self.follows_links = not {"size", "chunks", "digest", "content"}.isdisjoint(columns)
         self.replicas: dict[str, int] = {}
-        self.missing: dict[str, str] = {}
+        #: What to say of streams that are gone: all objects, and many links, may be there, and a look takes `ELECTION`.
+        self.missing: dict[_Stream, str] = {}
         self.requests = Requests(connect, settings.retry_timeout)
 
     def of_group(self, group: ObjectGroup) -> Iterator[pa.RecordBatch]:
@@ -240,12 +241,13 @@ class ObjectRows:
     def _linked(self, name: str) -> StreamSummary:
         """Return the state of the stream of another bucket. Raise `DataLossError` when there is none."""
         context = f"read stream {name} (option objectBucket)"
-        if name not in self.missing:
+        linked = _Stream(name, "")
+        if linked not in self.missing:
             try:
                 return self.requests.call(lambda to: info_of(to, name, None, context))
             except StreamNotFound as error:
-                self.missing[name] = str(error)  # many links may lead there, and each look takes `ELECTION`
-        raise DataLossError(self.missing[name])
+                self.missing[linked] = str(error)
+        raise DataLossError(self.missing[linked])
 
     def _renewed(self, objects: Sequence[StoredObject]) -> list[StoredObject]:
         """Return the objects that have rows. Links, and objects without content, are as they are now."""
@@ -294,13 +296,18 @@ class ObjectRows:
     def _planned(self, stream: _Stream) -> None:
         """Note how many replicas a stream has. Raise `DataLossError` when it is gone, or was created again."""
         name, created, context = stream.name, stream.created, f"read stream {stream.name} (option objectBucket)"
-        try:
-            state = self.requests.call(lambda to: info_of(to, name, created, context))
-        except StreamNotFound:
-            raise DataLossError(f"stream {name} was deleted after this read was planned") from None
-        if state.created != created:
-            raise DataLossError(f"stream {name} was deleted and created again after this read was planned")
-        self.replicas[name] = state.num_replicas
+        lost = self.missing.get(stream)
+        if lost is None:
+            try:
+                state = self.requests.call(lambda to: info_of(to, name, created, context))
+                if state.created == created:
+                    self.replicas[name] = state.num_replicas
+                    return
+                lost = f"stream {name} was deleted and created again after this read was planned"
+            except StreamNotFound:
+                lost = f"stream {name} was deleted after this read was planned"
+        self.missing[stream] = lost
+        raise DataLossError(lost)
 
     # Columns
 

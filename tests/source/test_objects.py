@@ -243,10 +243,12 @@ def test_after_the_plan(
     bucket: Bucket,
     planned: list[ObjectGroup],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
     happens: Callable[[Bucket], None],
     contents: dict[str, bytes],
     problem: str,
 ) -> None:
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
     caplog.set_level(logging.INFO)
     happens(bucket)
     text = problem.removeprefix("LOSS ").replace("STREAM", bucket.stream)
@@ -430,8 +432,8 @@ class Replicated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def ask(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
-        reply = self._connection.ask(subject, body, context=context)
+    def ask(self, subject: str, body: bytes, *, context: str, **given: Any) -> dict[str, Any]:
+        reply = self._connection.ask(subject, body, context=context, **given)
         if "num_replicas" in reply.get("config", {}):
             reply["config"]["num_replicas"] = 3
         return reply
@@ -535,12 +537,12 @@ class Former:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def ask(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+    def ask(self, subject: str, body: bytes, *, context: str, **given: Any) -> dict[str, Any]:
         former: dict[str, Any] = {}
         if subject.endswith(f"STREAM.INFO.{self._stream}"):
             self.asked += 1
             former = self._answers.pop(0) if self._answers else {}
-        reply = {**self._connection.ask(subject, body, context=context), **former}
+        reply = {**self._connection.ask(subject, body, context=context, **given), **former}
         return jsapi.reply(json.dumps(reply).encode(), context)
 
 
@@ -571,6 +573,21 @@ def test_a_bucket_that_is_not_there_is_waited_for_once(bucket: Bucket, monkeypat
     connection: Any = Former(bucket.connect(5.0), "OBJ_NO_SUCH_BUCKET", [])
     assert bucket.contents(*bucket.plan(), connect=lambda _: connection, settings=FORGIVING) == {}
     assert connection.asked == 2
+
+
+def test_a_bucket_that_was_deleted_is_looked_for_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of its objects were planned."""
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
+    asked = []
+    for names in ("x", "abcdefgh"):
+        bucket.put(*((name, name.encode() * 10) for name in names))
+        groups = bucket.plan()
+        bucket.remove()
+        connection: Any = Former(bucket.connect(5.0), bucket.stream, [])
+        assert bucket.contents(*groups, connect=lambda _, connection=connection: connection, settings=FORGIVING) == {}
+        asked.append(connection.asked)
+        bucket.create()
+    assert asked[0] == asked[1]
 
 
 def test_the_target_of_a_link_is_replaced(bucket: Bucket) -> None:

@@ -548,7 +548,7 @@ class Account:
     def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
         return self.ask(subject, body, context=context)
 
-    def ask(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+    def ask(self, subject: str, body: bytes, *, context: str, **_: Any) -> dict[str, Any]:
         offset = json.loads(body)["offset"]
         self.page(len(self.asked))
         self.asked.append((subject, offset))
