@@ -48,7 +48,7 @@ class Wire:
     def real(self) -> Connection:
         return connect(options(self.url, **self.given), patience=10.0)
 
-    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+    def api(self, subject: str, body: bytes, *, context: str, **_: Any) -> dict[str, Any]:
         self.subjects.append(subject.removeprefix("$JS.API."))
         self.before(self.subjects[-1])
         reply = self.real.api(subject, body, context=context)
