@@ -20,16 +20,14 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, ServerBusy
 from spark_jetstream.options import SourceOptions
-from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.as_of import PastTable, plan_past, read_past
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.streams.dead_letters import read_dead_letters
-from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.latest import TablePart, read_table
 from tests.support.fake_jetstream import CREATED, FakeJetStream
 from tests.support.planning import driver
-from tests.support.reading import QUICK, SETTINGS, auto, connecting, options, pulls, sequences
+from tests.support.reading import QUICK, SETTINGS, auto, connecting, direct, options, pulls, sequences
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -38,11 +36,6 @@ AGO = "2023-11-13T00:00:00Z"
 READ = 100
 NOT_FOUND = {"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}
 NO_MESSAGE = {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
-
-
-def direct(url: str, part: SequenceRange) -> Iterator[MessageRun]:
-    """`reading.direct` with a longer requestTimeout: a request that is sent again would get the answer of the next."""
-    return read_direct(connecting(url), part, SETTINGS, "test")
 
 
 @pytest.fixture
@@ -115,7 +108,7 @@ def test_a_task_reads_on(fake: FakeJetStream, former: Callable[[FakeJetStream], 
     """The consumer exists, or the answer came, and what the stream is now is looked up."""
     [part] = driver(fake.url, streaming=False, readWith="consumer").batch_ranges()
     answers(fake, former(fake))
-    assert sequences(read(fake.url, part)) == list(range(1, 2 * READ + 1))
+    assert sequences(read(options(fake.url), part)) == list(range(1, 2 * READ + 1))
 
 
 def test_the_leader_is_asked_twice_for_what_a_replica_lacks(fake: FakeJetStream) -> None:
@@ -124,7 +117,7 @@ def test_the_leader_is_asked_twice_for_what_a_replica_lacks(fake: FakeJetStream)
     lagging, former = iter([READ]), iter([NO_MESSAGE])
     fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
     fake.leader = lambda request: next(former, None) or fake.message(request)
-    assert sequences(direct(fake.url, replace(part, count=None))) == list(range(1, 2 * READ + 1))
+    assert sequences(direct(options(fake.url), replace(part, count=None))) == list(range(1, 2 * READ + 1))
     assert next(former, None) is None
 
 
@@ -148,7 +141,7 @@ def test_a_leader_that_has_not_applied_its_log(fake: FakeJetStream, read: Any, l
     fake.lagging, lagging = [READ], iter([READ])
     fake.direct = lambda request: fake.batch(request, up_to=next(lagging, None))
     there = READ if lost else 2 * READ
-    assert sequences(read(fake.url, replace(part, count=None))) == list(range(1, there + 1))
+    assert sequences(read(options(fake.url), replace(part, count=None))) == list(range(1, there + 1))
     assert not lost or (looks, fake.count("STREAM.MSG.GET")) == (3, 2)
 
 
@@ -242,7 +235,7 @@ def test_a_server_that_does_not_know_the_stream_yet(fake: FakeJetStream, stage: 
     fake.lies[stage] = lambda honest: [
         honest.frames if (lie := next(former, None)) is None else honest.saying(json.dumps(lie).encode())
     ]
-    assert sequences(read(fake.url, part)) == list(range(1, 2 * READ + 1))
+    assert sequences(read(options(fake.url), part)) == list(range(1, 2 * READ + 1))
 
 
 @pytest.mark.parametrize("silent", [(1, 140), (1, 1)])

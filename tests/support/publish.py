@@ -12,10 +12,12 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
+
+T = TypeVar("T")
 
 _WINDOW = 500  # messages sent before their acknowledgements are read
 _SECONDS = 60.0
@@ -116,15 +118,8 @@ class Publisher:
         """The reply of the JetStream API to a request at `subject`, which lacks the prefix."""
         path, payload = f"{self._prefix}.{subject}", json.dumps(body).encode() if body else b""
         self._await_removal(subject)
-        deadline = time.monotonic() + _AGAIN
-        while True:
-            try:
-                reply = _checked(self._ask(path, payload) if _REPEATED.match(subject) else self.request(path, payload))
-                break
-            except Refused as error:
-                if error.err_code != _NO_STORE or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.01)
+        ask = self._ask if _REPEATED.match(subject) else self.request
+        reply = _in_time(_NO_STORE, lambda: _checked(ask(path, payload)))
         self._await_removal(subject)
         return reply
 
@@ -156,21 +151,11 @@ class Publisher:
         """
         sequences: list[int] = []
         remaining = iter(messages)
-        for first in itertools.islice(remaining, 1):
-            sequences += self._first(first)
+        if first := list(itertools.islice(remaining, 1)):
+            sequences += _in_time(_NOBODY, lambda: self._window(first))
         while some := list(itertools.islice(remaining, _WINDOW)):
             sequences += self._window(some)
         return sequences
-
-    def _first(self, message: Message) -> list[int]:
-        deadline = time.monotonic() + _AGAIN
-        while True:
-            try:
-                return self._window([message])
-            except Refused as error:
-                if error.err_code != _NOBODY or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.001)
 
     def _window(self, messages: Sequence[Message]) -> list[int]:
         numbers = [next(self._numbers) for _ in messages]
@@ -223,6 +208,18 @@ class Publisher:
                     replies[number] = body[head:]
                     missing -= 1
         return list(replies.values())
+
+
+def _in_time(passing: int, work: Callable[[], T]) -> T:
+    """What `work` returns; it is done again while it is refused with a code that passes soon."""
+    deadline = time.monotonic() + _AGAIN
+    while True:
+        try:
+            return work()
+        except Refused as error:
+            if error.err_code != passing or time.monotonic() > deadline:
+                raise
+        time.sleep(0.001)
 
 
 def _checked(payload: bytes) -> dict[str, Any]:
