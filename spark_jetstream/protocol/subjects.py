@@ -40,7 +40,7 @@ def subject_fault(subject: str) -> str:
 
 
 def is_wild(name: str) -> bool:
-    """Whether a filter may match several subjects. False is certain."""
+    """Whether a filter has a character of a wildcard. Without one it matches only the subject that it is."""
     return not set("*>").isdisjoint(name)
 
 
