@@ -38,8 +38,9 @@ def main() -> None:
     if "direct" in parts:
         direct.run(scale.rounds)
     if "tasks" in parts:
-        with source.session("local[1]") as spark:
-            tasks.run(spark, scale.rounds)
+        for sockets in ("Unix", "TCP"):
+            with source.session("local[1]", unix=sockets == "Unix") as spark:
+                tasks.run(spark, scale.rounds, sockets)
     if "sizes" in parts:
         for master in ("local[2]", "local-cluster[2,1,1024]"):
             with source.session(master) as spark:

@@ -249,7 +249,7 @@ def latency(tables: Tables) -> Figure:
 
 def tasks(tables: Tables) -> Figure:
     """The cost of a task: wall time beside the CPU of the three processes."""
-    table = tables["tasks"]
+    table = tables["tasks over Unix"]
     sources = groups(table, "source")
     figure, [axes] = _figure()
     bars(axes, [x - 0.2 for x in range(len(sources))], spreads(table, "wall", "source"), 0.38, GREY, "wall time")
@@ -277,7 +277,7 @@ PLOTS = {
     "payloads": Plot(payloads, ("payloads",)),
     "cpu": Plot(cpu, ("payloads",)),
     "sizes": Plot(sizes, ("sizes of tasks",)),
-    "tasks": Plot(tasks, ("tasks",)),
+    "tasks": Plot(tasks, ("tasks over Unix",)),
     "latency": Plot(latency, ("latency",)),
 }
 

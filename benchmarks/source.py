@@ -153,10 +153,10 @@ def latency(server: NatsServer, rounds: int) -> None:
 
 
 @contextlib.contextmanager
-def session(master: str = "local[2]") -> Iterator[SparkSession]:
-    """A session on two cores, as the figures say, with Unix sockets to the Python workers where Spark has them."""
+def session(master: str = "local[2]", *, unix: bool = True) -> Iterator[SparkSession]:
+    """A session on two cores, as the figures say, with Unix sockets to the Python workers unless `unix` is False."""
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    builder = builder.config("spark.python.unix.domain.socket.enabled", str(unix).lower())
     spark: SparkSession = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark_jetstream.register(spark)

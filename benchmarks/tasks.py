@@ -19,14 +19,15 @@ _TOTAL = 2_000_000
 _SIZES = (1_000_000, 500_000, 200_000, 100_000, 50_000, 25_000, 10_000)
 
 
-def run(spark: SparkSession, rounds: int) -> None:
-    """Print the cost of a task of ten messages, by source."""
+def run(spark: SparkSession, rounds: int, sockets: str) -> None:
+    """Print the cost of a task of ten messages, by source; `sockets` says how Spark reaches its Python workers."""
     with NatsServer() as server:
         fill(server.url, "TASKS", _MANY * ROWS, allow_direct=True)
         forms = dict.fromkeys(("wall", "server", "Spark", "Python"), ".1f")
         table = Table(
-            "tasks",
-            f"cost of a task of {ROWS} messages, one task at a time, {rounds} rounds; milliseconds: wall time and CPU",
+            f"tasks over {sockets}",
+            f"cost of a task of {ROWS} messages over {sockets} sockets, one at a time, {rounds} rounds; milliseconds: "
+            "wall time and CPU",
             **{"source": "s", **forms},
         )
         for source in _SOURCES:

@@ -6,6 +6,9 @@ import contextlib
 import gc
 import hashlib
 import os
+import socket
+import sys
+from types import FrameType
 
 from pyspark import TaskContext
 
@@ -14,7 +17,7 @@ try:
 except ImportError:  # pyspark-client, which runs no Spark process
     SparkFiles = None  # type: ignore[assignment,misc]
 
-_frozen = False
+_eased = False
 _asked: set[str] = set()
 
 
@@ -49,14 +52,47 @@ def first_time(what: str) -> bool:
     return new
 
 
-def freeze_imports() -> None:
-    """Take what this worker has imported out of garbage collection. The first task calls it at its end.
+def ease_next_tasks() -> None:
+    """Make later tasks of this worker cheaper. The first task calls it at its end.
+
+    Does nothing in later tasks, nor outside of a task.
+    """
+    global _eased  # noqa: PLW0603  # the process has one heap
+    if not _eased and TaskContext.get() is not None:
+        _acknowledge_at_once()
+        _freeze_imports()
+        _eased = True
+
+
+def _freeze_imports() -> None:
+    """Take what this worker has imported out of garbage collection.
 
     Spark's worker looks for garbage after each task (pyspark/daemon.py), among all objects of pyarrow, pandas and
-    nats-py: a third of the CPU of a small task. Does nothing in later tasks, nor outside of a task.
+    nats-py: a third of the CPU of a small task.
     """
-    global _frozen  # noqa: PLW0603  # the process has one heap
-    if not _frozen and TaskContext.get() is not None:
-        gc.collect()  # or what is garbage now would stay
-        gc.freeze()
-        _frozen = True
+    gc.collect()  # or what is garbage now would stay
+    gc.freeze()
+
+
+def _acknowledge_at_once() -> None:
+    """Let this worker's kernel acknowledge the beginning of each task at once, if Spark sends tasks over TCP.
+
+    Spark sends a task in two writes. Its kernel holds the second back until the first is acknowledged (Nagle's
+    algorithm), and this one puts that off for 40 ms where the worker has just answered: it expects another answer to
+    carry the acknowledgement. TCP_QUICKACK ends that until the next answer (tcp(7)), so it must be set after each task.
+    The worker's garbage collection is what happens then (pyspark/daemon.py).
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "worker":
+        frame = frame.f_back
+    connection = frame.f_locals.get("sock") if frame is not None else None
+    option = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+    if option is None or not isinstance(connection, socket.socket) or connection.family == socket.AF_UNIX:
+        return
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            with contextlib.suppress(OSError):  # Spark has closed it
+                connection.setsockopt(socket.IPPROTO_TCP, option, 1)
+
+    gc.callbacks.append(collected)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import socket
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import SparkFiles, TaskContext
+from pyspark.sql import SparkSession
 
 from spark_jetstream import spark_process
-from spark_jetstream.spark_process import first_time, freeze_imports
+from spark_jetstream.spark_process import ease_next_tasks, first_time
 from tests.support.jobs import run_python
 
 #: What pyspark-client lacks of pyspark; `make matrix` runs it.
@@ -23,21 +27,84 @@ assert first_time("a")
 """
 
 
+linux = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has TCP_QUICKACK")
+
+
 def test_the_thin_client_of_spark_connect() -> None:
     run_python("-c", THIN_CLIENT)
 
 
-def test_imports_are_frozen_by_the_first_task_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def first_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The first task of a worker. Returns what was done to the garbage collector; its callbacks are restored."""
     done: list[str] = []
-    monkeypatch.setattr(gc, "collect", lambda: done.append("collect"))
+    before = list(gc.callbacks)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
-    monkeypatch.setattr(spark_process, "_frozen", False)
-    freeze_imports()
-    assert done == []
+    monkeypatch.setattr(spark_process, "_eased", False)
     monkeypatch.setattr(TaskContext, "get", object)
-    freeze_imports()
-    freeze_imports()
-    assert done == ["collect", "freeze"]
+    yield done
+    gc.callbacks[:] = before
+
+
+def test_imports_are_frozen_by_the_first_task_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch, first_task: list[str]
+) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: first_task.append("collect"))
+    with monkeypatch.context() as driver:
+        driver.setattr(TaskContext, "get", lambda: None)
+        ease_next_tasks()
+    assert first_task == []
+    ease_next_tasks()
+    ease_next_tasks()
+    assert first_task == ["collect", "freeze"]
+
+
+def worker(sock: socket.socket) -> int:
+    """Run a task as the function of this name in pyspark/daemon.py does. Returns how many callbacks it added."""
+    before = len(gc.callbacks)
+    ease_next_tasks()
+    return len(gc.callbacks) - before
+
+
+@pytest.mark.usefixtures("first_task")
+@linux
+def test_the_beginning_of_the_next_task_is_acknowledged_at_once() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as spark,
+    ):
+        connection, _ = listening.accept()
+        assert worker(connection) == 1
+        for _ in range(2):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)  # as an answer leaves it
+            gc.collect(1)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
+            gc.collect()
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+        spark.close()
+        connection.close()
+        gc.collect()
+
+
+@pytest.mark.usefixtures("first_task")
+def test_nothing_is_set_on_a_unix_socket() -> None:
+    connection, spark = socket.socketpair()
+    with connection, spark:
+        assert worker(connection) == 0
+
+
+@linux
+def test_a_worker_of_spark_acknowledges_at_once(spark: SparkSession) -> None:
+    def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        before = len(gc.callbacks)
+        spark_process._eased = False
+        ease_next_tasks()
+        ease_next_tasks()
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"added": [len(gc.callbacks) - before]})
+
+    rows = spark.range(1, numPartitions=1).mapInArrow(added, "added long").collect()
+    assert [row.added for row in rows] == [1]
 
 
 def test_what_is_said_once_in_an_application(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _check_pyspark(mine: Python) -> Iterator[Finding]:
         text = f"{version} asks for no limits in the first batch of a streaming query: it reads all that is there"
         yield warning("pyspark", text, "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2")
     else:
-        yield ok("pyspark", f"{version} (tasks start sooner with spark.python.unix.domain.socket.enabled=true)")
+        yield ok("pyspark", version)
 
 
 def _check_libraries(mine: Python) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns, shown_bytes
 from spark_jetstream.sink.task import WriteTask, write_task
-from spark_jetstream.spark_process import find_file, first_time, freeze_imports
+from spark_jetstream.spark_process import ease_next_tasks, find_file, first_time
 
 try:
     from pyspark.sql.datasource import DataSourceArrowWriter as BatchWriter
@@ -132,7 +132,7 @@ class _Sink:
         if not self.arrow:
             iterator = record_batches(iterator, self.fields, _ROWS if self.options.object_bucket is None else 1)
         report = self.store(iterator, self._connect, self.options, task=task)
-        freeze_imports()
+        ease_next_tasks()
         return Committed(report, task.write, run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:

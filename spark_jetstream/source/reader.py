@@ -40,7 +40,7 @@ from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.positions import check_retention
 from spark_jetstream.source.selection import Selection
-from spark_jetstream.spark_process import find_file, freeze_imports
+from spark_jetstream.spark_process import ease_next_tasks, find_file
 from spark_jetstream.streams.dead_letters import read_dead_letters
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_stream
@@ -137,7 +137,7 @@ class _Source:
             return
         with advice():
             yield from self._read(part)
-        freeze_imports()
+        ease_next_tasks()
 
     def _read(self, part: TaskInput) -> Iterator[pa.RecordBatch]:
         options, columns = self.options, self.columns
