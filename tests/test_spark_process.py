@@ -27,11 +27,13 @@ assert first_time("a")
 """
 
 
-linux = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has TCP_QUICKACK")
-
-
 def test_the_thin_client_of_spark_connect() -> None:
     run_python("-c", THIN_CLIENT)
+
+
+linux = pytest.mark.skipif(
+    not hasattr(socket, "TCP_QUICKACK"), reason="a kernel without TCP_QUICKACK: nothing is set, as a test below shows"
+)
 
 
 @pytest.fixture
@@ -90,6 +92,13 @@ def test_the_beginning_of_the_next_task_is_acknowledged_at_once() -> None:
 def test_nothing_is_set_on_a_unix_socket() -> None:
     connection, spark = socket.socketpair()
     with connection, spark:
+        assert worker(connection) == 0
+
+
+@pytest.mark.usefixtures("first_task")
+def test_nothing_is_set_where_the_kernel_has_no_such_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
+    with socket.socket() as connection:
         assert worker(connection) == 0
 
 
