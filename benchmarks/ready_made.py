@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_jetstream.protocol.columns import Acks, Delivered, record_batch
+from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.wire import Frames, Scanner
 from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, ddl
 
@@ -24,9 +25,10 @@ def batch(rows: int = ROWS, payload: int = 200) -> pa.RecordBatch:
         % (i % 10, i + 1, i + 1, payload, b"x" * payload)
         for i in range(rows)
     )
-    scanner = Scanner()
+    scanner, incoming = Scanner(), Incoming()
     scanner.collect = {1}
-    [frames] = scanner.feed(wire)
+    incoming.add(wire)
+    [frames] = scanner.read(incoming)
     if not isinstance(frames, Frames):
         raise RuntimeError("these bytes are messages")
     acks = Acks(frames)

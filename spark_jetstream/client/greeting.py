@@ -8,6 +8,7 @@ import re
 from urllib.parse import ParseResult
 
 from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ProtocolError, printable
 from spark_jetstream.options import advice
 from spark_jetstream.protocol.server_info import InfoCheck
@@ -56,7 +57,7 @@ async def answer_of(uri: ParseResult, patience: float) -> bytes:
     return b""
 
 
-async def first_line(reader: asyncio.StreamReader, uri: ParseResult, patience: float, *, plain: bool) -> bytes:
+async def first_line(reader: SocketReader, uri: ParseResult, patience: float, *, plain: bool) -> bytes:
     """Return the first line of a server. Raises `NotNats` for one that says nothing within `patience` seconds.
 
     A NATS server speaks first, most others wait for a request: a silent one is asked what it is, unless TLS has begun.

@@ -64,7 +64,7 @@ class Inbox:
         self._most_bytes = MOST_WAITING  # that may wait in `_events`
         self._came = 0  # bytes that were put: counted on the loop's thread
         self._taken = 0  # bytes that were taken: counted on the reader's thread
-        self._buffer: bytes | None = None  # of the last frames, which may share it with the next ones
+        self._buffer: bytes | bytearray | None = None  # of the last frames, which may share it with the next ones
         self._full = False  # too much has waited: nothing is put any more
         self._published: set[str] = set()  # subjects of requests, which the server may refuse
 

@@ -25,7 +25,7 @@ from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from spark_jetstream.client.auth import Credentials, mistrust
 from spark_jetstream.client.greeting import Greeting, NotNats, answer_of, first_line, not_nats, plain_error
-from spark_jetstream.client.pieces import PieceReader
+from spark_jetstream.client.socket_reader import SocketProtocol, SocketReader
 from spark_jetstream.errors import (
     AuthenticationFailed,
     JetStreamError,
@@ -35,6 +35,7 @@ from spark_jetstream.errors import (
     brief,
 )
 from spark_jetstream.options import ConnectionOptions, advice
+from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Event, Frames, Scanner, Status
 
@@ -54,7 +55,7 @@ PARTS = {
 TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 """What nats-py raises, beside its own errors, when a server sends what it does not know."""
 
-_READ_SIZE = 2 << 20
+_MOST_UNREAD = 2 << 20  # bytes
 _PACE = 0.008  # seconds: some thousand acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
@@ -154,7 +155,6 @@ class LastingClient(Client):
                 self.options["tls"] = login["tls"]
         self._check_wanted()
         await super()._connect_to_server(s)
-        self._ps.reset()  # nats-py did so too early: test_what_came_last_is_not_read_with_the_next_connection
         self._check_wanted()
 
     def _check_wanted(self) -> None:
@@ -232,14 +232,13 @@ class BulkParser:
     _complain: Callable[[ProtocolError], None]
 
     def reset(self) -> None:
-        """Forget a half-received frame."""
-        self._scanner.reset()
+        """Forget what the library's parser knows; a half-received frame belongs to its connection."""
         self._library.reset()
 
-    async def parse(self, data: bytes = b"") -> None:
+    async def parse(self, incoming: Incoming) -> None:
         """Read what the server sent. After a `ProtocolError` nats-py connects anew, and readers start over."""
         try:
-            events: list[Event] = self._scanner.feed(data)
+            events: list[Event] = self._scanner.read(incoming)
             for event in events:
                 if isinstance(event, bytes):
                     await self._pass_on(event)
@@ -265,24 +264,8 @@ class NotEncrypted(ConnectionRefusedError):
     """The server does not offer TLS, or not at once. An OSError, so that nats-py counts a failed attempt."""
 
 
-class _EncryptedProtocol(asyncio.StreamReaderProtocol):
-    """Feeds the reader of an encrypted connection. TLS cannot be half open: asyncio warns otherwise.
-
-    The event loop keeps it until the connection has ended. It keeps the writer of the plain connection, which asyncio
-    would close, with a warning, if nobody held it while TLS says goodbye.
-    """
-
-    def __init__(self, reader: asyncio.StreamReader, plain: asyncio.StreamWriter) -> None:
-        super().__init__(reader)
-        self._plain = plain
-
-    def eof_received(self) -> bool:
-        super().eof_received()
-        return False
-
-
 class BulkTransport(TcpTransport):
-    """nats-py's TCP and TLS transport with larger reads: 32 KiB at a time cost five times the CPU of 2 MiB.
+    """nats-py's TCP and TLS transport, which receives in place: reads of 32 KiB cost five times the CPU.
 
     With `requires_tls` it sends nothing before the connection is encrypted: nats-py would send credentials in plain
     text when a `tls://` server does not ask for TLS. While `paced` returns true it waits some milliseconds between two
@@ -302,17 +285,14 @@ class BulkTransport(TcpTransport):
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: float) -> None:
         """Open the connection, without TLS."""
         self.abort()  # nats-py leaves what a failed attempt has opened
-        loop, reader = asyncio.get_running_loop(), PieceReader(_READ_SIZE)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        connecting = loop.create_connection(lambda: protocol, uri.hostname, uri.port)
+        protocol = SocketProtocol(SocketReader(_MOST_UNREAD))
+        connecting = asyncio.get_running_loop().create_connection(lambda: protocol, uri.hostname, uri.port)
         transport, _ = await asyncio.wait_for(connecting, connect_timeout)
-        if hasattr(transport, "max_size"):  # asyncio's own limit of one read, 256 KiB
-            transport.max_size = _READ_SIZE
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
         self._at = uri, connect_timeout
         self._greeting = Greeting(self._check, uri.netloc)
-        self._bare_io_reader = self._io_reader = reader
-        self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._take_over(protocol, transport)
+        self._bare_io_reader, self._bare_io_writer = self._io_reader, self._io_writer
 
     async def connect_tls(
         self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float
@@ -320,18 +300,22 @@ class BulkTransport(TcpTransport):
         """Begin TLS over the open connection. Raises `NotEncrypted` if the server spoke first, where TLS should."""
         plain: Any = self._io_writer
         before: Any = self._io_reader
-        if before.held and not self._greeting.greeted:
+        if len(before.incoming) and not self._greeting.greeted:
             raise NotEncrypted(_PLAIN)
-        loop = asyncio.get_running_loop()
-        reader = PieceReader(_READ_SIZE)
-        protocol = _EncryptedProtocol(reader, plain)
+        protocol = SocketProtocol(SocketReader(_MOST_UNREAD), plain)
         hostname = uri if isinstance(uri, str) else uri.hostname
-        starting = loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
+        starting = asyncio.get_running_loop().start_tls(
+            plain.transport, protocol, ssl_context, server_hostname=hostname
+        )
         transport: Any = await asyncio.wait_for(starting, connect_timeout)
-        reader.set_transport(transport)  # `start_tls` does not
-        self._io_reader = reader
-        self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        protocol.connection_made(transport)
+        self._take_over(protocol, transport)
         self._secured = True
+
+    def _take_over(self, protocol: SocketProtocol, transport: asyncio.WriteTransport) -> None:
+        """Read and write with these from now on."""
+        self._io_reader: Any = protocol.reader
+        self._io_writer = asyncio.StreamWriter(transport, protocol, None, asyncio.get_running_loop())
 
     def write(self, payload: bytes | memoryview) -> None:
         """Buffer bytes to send. Raises `NotEncrypted` when TLS is required and has not begun."""
@@ -344,24 +328,24 @@ class BulkTransport(TcpTransport):
         """Buffer all of these as `write` does."""
         self.write(b"".join(payload))
 
-    async def read(self, buffer_size: int) -> bytes:
-        """Return what the server has sent, up to 4 MiB."""
+    async def read(self, buffer_size: int) -> Incoming:  # type: ignore[override]  # for `BulkParser`
+        """Return what the server has sent."""
         reader: Any = self._io_reader
         if self.paced() and (early := self._last_read + _PACE - time.monotonic()) > 0:
             await asyncio.sleep(early)
-        data: bytes = await reader.read()
+        incoming: Incoming = await reader.read()
         self._last_read = time.monotonic()
-        return data
+        return incoming
 
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
         reader: Any = self._io_reader
-        plain = not self._secured
+        plain, greeted = not self._secured, self._greeting.greeted
         try:
-            line = await (reader.readline() if self._greeting.greeted else first_line(reader, *self._at, plain=plain))
+            line = await (reader.readline() if greeted else first_line(reader, *self._at, plain=plain))
             return self._greeting.check(line, plain=plain)
-        except ValueError as error:  # for a line of more than `_READ_SIZE` bytes
-            raise NotNats(f"the server sent a line of more than {_READ_SIZE:,} bytes, which is not NATS") from error
+        except ValueError as error:  # for a line of more than `_MOST_UNREAD` bytes
+            raise NotNats(f"the server sent a line of more than {_MOST_UNREAD:,} bytes, which is not NATS") from error
 
     async def drain(self) -> None:
         """Wait until the buffer has room."""
@@ -442,7 +426,7 @@ class CheckedWebSocket(WebSocketTransport):
             raise not_nats(uri.netloc, status, answer, web=True) from None
         self._using_tls = bool(tls)
         self._greeting = Greeting(self._check, uri.netloc)
-        self._rest = b""
+        self._incoming = Incoming()
 
     def close(self) -> None:
         """Close the WebSocket and its session."""
@@ -461,14 +445,14 @@ class CheckedWebSocket(WebSocketTransport):
 
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
-        self._rest = self._rest or await super().readline()  # type: ignore[no-untyped-call]
-        line, feed, self._rest = self._rest.partition(b"\n")
-        return self._greeting.check(line + feed)
+        line = (await self.read(0)).line()
+        return self._greeting.check(self._incoming.rest() if line is None else line)
 
-    async def read(self, buffer_size: int) -> bytes:
-        """Return the next WebSocket message."""
-        rest, self._rest = self._rest, b""
-        return rest or bytes(await super().readline())  # type: ignore[no-untyped-call]
+    async def read(self, buffer_size: int) -> Incoming:  # type: ignore[override]  # for `BulkParser`
+        """Return what the server has sent, with the next WebSocket message."""
+        if not self._incoming.ready:
+            self._incoming.add(await super().readline())  # type: ignore[no-untyped-call]
+        return self._incoming
 
 
 def error_text(error: BaseException | None) -> str:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError, brief
+from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.vectors import load4, parse_unsigned, trailing_number
 
 IntArray = npt.NDArray[np.int64]
@@ -85,7 +86,7 @@ class Frames:
     """
 
     sid: int
-    data: bytes
+    data: bytes | bytearray
     begin: IntArray
     line_end: IntArray
     head: IntArray
@@ -119,7 +120,7 @@ class Frames:
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
         """The header block and the payload of each message, as they came."""
         for start, head, size in zip(self.line_end.tolist(), self.head.tolist(), self.size.tolist(), strict=True):
-            yield self.data[start : start + head], self.data[start + head : start + size]
+            yield bytes(self.data[start : start + head]), bytes(self.data[start + head : start + size])
 
     def reply_subject(self, index: int) -> str:
         """The reply subject of one message, or an empty text. Bytes that are not UTF-8 become U+FFFD."""
@@ -139,33 +140,21 @@ class Scanner:
     """Cuts what the server sends into events, whatever the places where the network cut it.
 
     `collect` is the live set of subscription ids whose messages are wanted as `Frames`; the owner may change it between
-    two calls of `feed`. Those in `whole` as well have neither statuses nor replies: all their messages are `Frames`.
+    two calls of `read`. Those in `whole` as well have neither statuses nor replies: all their messages are `Frames`.
     """
 
     def __init__(self) -> None:
         self.collect: set[int] = set()
         self.whole: set[int] = set()
-        self._tail = bytearray()  # of what was fed: a frame that is not complete
-        self._need = 1  # bytes that the tail must have before another look at it is of use
         self._mean = 0  # bytes of a frame in the last run, which choose between walking and reading in bulk
 
-    def reset(self) -> None:
-        """Forget a half-received frame: the connection it came over is gone."""
-        self._tail.clear()
-        self._need = 1
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Events completed by `data`, in the order of the wire. Raises `ProtocolError`, and nothing else."""
-        if self._tail:
-            if len(self._tail) + len(data) < self._need:
-                self._tail += data
-                return []
-            data = b"".join((self._tail, data))
-            self._tail.clear()
-        if not data:
+    def read(self, incoming: Incoming) -> list[Event]:
+        """Use what is complete, in the order of the wire. Raises `ProtocolError`, and nothing else."""
+        if not incoming.ready:
             return []
-        scan = _scan_by_walk if self._mean >= _BULK_BELOW or len(data) <= _SMALL else _scan_in_bulk
-        pieces, used = scan(data)
+        data, begin, end = incoming.data, incoming.begin, incoming.end
+        scan = _scan_by_walk if self._mean >= _BULK_BELOW or end - begin <= _SMALL else _scan_in_bulk
+        pieces, used = scan(data, begin, end)
         events: list[Event] = []
         for piece in pieces:
             if isinstance(piece, bytes):
@@ -173,10 +162,7 @@ class Scanner:
             else:
                 self._mean = max(1, (int(piece.end) - int(piece.begin[0])) // len(piece.begin))
                 events.extend(_events(data, piece, self.collect, self.whole))
-        if used < len(data):
-            rest = data[used:]
-            self._need = _needed(rest)
-            self._tail += rest
+        incoming.use(used, _needed(data, used, end))
         return events
 
 
@@ -193,46 +179,46 @@ class _FrameRun:
         return int(self.feed[-1] + self.size[-1] + 3)
 
 
-def _scan_in_bulk(data: bytes) -> tuple[list[bytes | _FrameRun], int]:
-    """All complete frames of `data` and how many bytes they took; walks where the chain is not plain."""
+def _scan_in_bulk(data: bytearray, begin: int, end: int) -> tuple[list[bytes | _FrameRun], int]:
+    """All complete frames of data[begin:end], and where they end; walks where the chain is not plain."""
     octets = np.frombuffer(data, np.uint8)
-    feeds = np.flatnonzero(octets == _LF)
+    feeds = np.flatnonzero(octets[begin:end] == _LF) + begin
     if not len(feeds):
-        return [], 0
+        return [], begin
     starts = np.empty_like(feeds)
-    starts[0] = 0
+    starts[0] = begin
     starts[1:] = feeds[:-1] + 1
     long_enough = feeds - starts >= _SHORTEST_LINE - 1
     starts, feeds = starts[long_enough], feeds[long_enough]
-    if not len(starts) or starts[0] != 0:
-        return _scan_by_walk(data)
+    if not len(starts) or starts[0] != begin:
+        return _scan_by_walk(data, begin, end)
     word = load4(data, starts)
     candidates = (word == _MSG) | (word == _HMSG)
     starts, feeds = starts[candidates], feeds[candidates]
-    if not len(starts) or starts[0] != 0:
-        return _scan_by_walk(data)
+    if not len(starts) or starts[0] != begin:
+        return _scan_by_walk(data, begin, end)
     size, plain = trailing_number(data, feeds - 1)
     plain &= octets[feeds - 1] == _CR
     follows = feeds + size + 3
-    chained = len(starts) if len(data) >= follows[-1] else len(starts) - 1
+    chained = len(starts) if end >= follows[-1] else len(starts) - 1
     if not (plain.all() and np.array_equal(follows[:-1], starts[1:])):
-        return _scan_by_walk(data)
+        return _scan_by_walk(data, begin, end)
     if not chained:
-        return [], 0
+        return [], begin
     run = _FrameRun(starts[:chained], feeds[:chained], size[:chained])
     ends = follows[:chained]
     if not ((octets[ends - 1] == _LF) & (octets[ends - 2] == _CR)).all():
         raise ProtocolError("a message on the wire is not followed by a line end: its length is wrong")
     used = run.end
     # What follows may be a message that is not complete yet, or another kind of line.
-    if used < len(data) and chained == len(starts):
-        rest, more = _scan_by_walk(data, used)
+    if used < end and chained == len(starts):
+        rest, more = _scan_by_walk(data, used, end)
         return [run, *rest], more
     return [run], used
 
 
-def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _FrameRun], int]:
-    """The same as `_scan_in_bulk` from byte `at` on, one frame after the other."""
+def _scan_by_walk(data: bytearray, at: int, end: int) -> tuple[list[bytes | _FrameRun], int]:
+    """The same as `_scan_in_bulk`, one frame after the other."""
     pieces: list[bytes | _FrameRun] = []
     begin: list[int] = []
     feed: list[int] = []
@@ -244,9 +230,8 @@ def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _FrameRun], in
             for places in (begin, feed, sizes):
                 places.clear()
 
-    end = len(data)
     while at < end:
-        line_feed = data.find(b"\n", at)
+        line_feed = data.find(b"\n", at, end)
         if line_feed < 0:
             break
         if data.startswith((b"MSG ", b"HMSG "), at):
@@ -261,45 +246,46 @@ def _scan_by_walk(data: bytes, at: int = 0) -> tuple[list[bytes | _FrameRun], in
             sizes.append(size)
         else:
             if _CONTROL.match(data, at) is None:
-                raise ProtocolError(f"the server sent a line of no known kind: {data[at : at + 40]!r}")
+                raise ProtocolError(f"the server sent a line of no known kind: {bytes(data[at : min(at + 40, end)])!r}")
             if line_feed - at > MAX_LINE:
                 raise _endless()
             if data[line_feed - 1] != _CR:
                 raise ProtocolError("a control line on the wire does not end with CR LF")
             close_run()
             after = line_feed + 1
-            pieces.append(data[at:after])
+            pieces.append(bytes(data[at:after]))
         at = after
     close_run()
     return pieces, at
 
 
-def _message_size(data: bytes, at: int, line_feed: int) -> int:
+def _message_size(data: bytearray, at: int, line_feed: int) -> int:
     """Bytes of header and payload that the control line data[at:line_feed] announces."""
     digits = data[data.rfind(b" ", at, line_feed) + 1 : line_feed - 1]
     if line_feed - at < _SHORTEST_LINE - 1 or data[line_feed - 1] != _CR or not digits.isdigit():
-        raise ProtocolError(f"a message's control line cannot be read: {data[at : at + 80]!r}")
+        shown = bytes(data[at : min(at + 80, line_feed)])
+        raise ProtocolError(f"a message's control line cannot be read: {shown!r}")
     size = int(digits) if len(digits) < 12 else MAX_FRAME + 1
     if size > MAX_FRAME:
         raise ProtocolError(f"the server announced a message of {digits[:20].decode()} bytes, more than {MAX_FRAME:,}")
     return size
 
 
-def _needed(rest: bytes) -> int:
-    """How many bytes the incomplete frame at the start of `rest` needs before looking again is of use."""
-    line_feed = rest.find(b"\n")
+def _needed(data: bytearray, at: int, end: int) -> int:
+    """How many bytes the incomplete frame at data[at:end] needs before looking again is of use."""
+    line_feed = data.find(b"\n", at, end)
     if line_feed < 0:
-        if len(rest) > MAX_LINE:
+        if end - at > MAX_LINE:
             raise _endless()
-        return len(rest) + 1
-    return line_feed + _message_size(rest, 0, line_feed) + 3
+        return end - at + 1
+    return line_feed - at + _message_size(data, at, line_feed) + 3
 
 
 def _endless() -> ProtocolError:
     return ProtocolError(f"the server sent a line of more than {MAX_LINE} bytes")
 
 
-def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> Iterator[Event]:
+def _events(data: bytearray, run: _FrameRun, collect: set[int], whole: set[int]) -> Iterator[Event]:
     """Split a run by subscription; statuses and replies of collected ones apart, others as their bytes."""
     replies = _replies(data, run) if len(run.begin) <= _FEW else None
     if replies is not None and whole.isdisjoint(reply.sid for _, reply in replies):
@@ -307,7 +293,7 @@ def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> 
         return
     sid, frames = _tokenize(data, run)
     if not collect:
-        yield data[int(run.begin[0]) : run.end]
+        yield bytes(data[int(run.begin[0]) : run.end])
         return
     wanted = _among(sid, collect)
     message = frames.reply_dots >= 0
@@ -321,7 +307,7 @@ def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> 
     for first, last in pairwise(cuts):
         part = frames[first:last]
         if key[first] < 0:
-            yield data[int(part.begin[0]) : int(part.line_end[-1] + part.size[-1] + 2)]
+            yield bytes(data[int(part.begin[0]) : int(part.line_end[-1] + part.size[-1] + 2)])
         elif message[first]:
             yield replace(part, sid=int(sid[first]))
         else:
@@ -329,15 +315,15 @@ def _events(data: bytes, run: _FrameRun, collect: set[int], whole: set[int]) -> 
                 yield _answer(part[index : index + 1], int(sid[first]))
 
 
-def _replies(data: bytes, run: _FrameRun) -> list[tuple[bytes, ApiReply]] | None:
+def _replies(data: bytearray, run: _FrameRun) -> list[tuple[bytes, ApiReply]] | None:
     """Read well-formed messages without reply subject and headers, each with its frame; None if there are others."""
     read = []
     for begin, feed, size in zip(run.begin.tolist(), run.feed.tolist(), run.size.tolist(), strict=True):
         line = _PLAIN.fullmatch(data, begin, feed)
         if line is None:
             return None
-        reply = ApiReply(int(line[2]), line[1], data[feed + 1 : feed + 1 + size])
-        read.append((data[begin : feed + size + 3], reply))
+        reply = ApiReply(int(line[2]), line[1], bytes(data[feed + 1 : feed + 1 + size]))
+        read.append((bytes(data[begin : feed + size + 3]), reply))
     return read
 
 
@@ -345,7 +331,7 @@ def _among(sid: IntArray, some: set[int]) -> npt.NDArray[np.bool_]:
     return np.isin(sid, list(some)) if len(some) > 1 else sid == next(iter(some))
 
 
-def _tokenize(data: bytes, run: _FrameRun) -> tuple[IntArray, Frames]:
+def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
     """Find the tokens of all control lines of a run, and read the subscription ids and header sizes."""
     count = len(run.begin)
     line_end = run.feed + 1
@@ -408,7 +394,7 @@ def _answer(frame: Frames, sid: int) -> Status | ApiReply:
     head, size = int(frame.head[0]), int(frame.size[0])
     subject = bytes(frame.lines[int(frame.subject_start[0]) : int(frame.subject_end[0])])
     if not head:
-        return ApiReply(sid, subject, frame.data[start : start + size])
+        return ApiReply(sid, subject, bytes(frame.data[start : start + size]))
     line = parse_status(frame.data[start : start + head])
     if size != head or line is None:
         raise ProtocolError("a message without a reply subject, and not a status, came for a pull request")
@@ -423,7 +409,7 @@ class StatusLine(NamedTuple):
     headers: dict[str, str]
 
 
-def parse_status(block: bytes) -> StatusLine | None:
+def parse_status(block: bytes | bytearray) -> StatusLine | None:
     """Return the status of a header block, None when the block has none: of a message, or one that is cut off."""
     match = _STATUS.fullmatch(block)
     if match is None:

@@ -674,7 +674,8 @@ def test_what_came_last_is_not_read_with_the_next_connection(
             def late(client: nats_py.LastingClient) -> None:
                 """The beginning of a message comes in the turn of the loop in which the connection is given up."""
                 reader: Any = client.wire._io_reader  # type: ignore[union-attr]
-                reader.feed_data(b"MSG %s.1 %d 1000000\r\n" % (inbox.subject.encode(), number))
+                reader.incoming.add(b"MSG %s.1 %d 1000000\r\n" % (inbox.subject.encode(), number))
+                reader.came(0)
                 abort(client)
 
             monkeypatch.setattr(nats_py.LastingClient, "abort", late)
@@ -870,12 +871,12 @@ def test_a_peer_that_sends_more_over_tls_than_is_read_must_wait() -> None:
         transport, plain = await connected()
         reader: Any = transport._io_reader
         try:
-            while plain.is_reading() and reader.held < sent:
+            while plain.is_reading() and len(reader.incoming) < sent:
                 await asyncio.sleep(0.01)
-            assert reader.held < 2 * nats_py._READ_SIZE
+            assert len(reader.incoming) < 3 * nats_py._MOST_UNREAD
             read = 0
             while read < sent:
-                read += len(await transport.read(0))
+                read += len((await transport.read(0)).rest())
         finally:
             transport.close()  # type: ignore[no-untyped-call]
             await transport.wait_closed()

@@ -19,6 +19,7 @@ import pytest
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client import greeting, login, pool
 from spark_jetstream.client.pool import connect
+from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, WrongServer
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
@@ -198,7 +199,7 @@ def test_a_server_that_says_nothing_may_be_one_that_starts(ports: Ports, plain: 
     uri = urlparse(f"nats://{LOOPBACK}:{ports.silent}")
 
     async def wait() -> None:
-        await greeting.first_line(asyncio.StreamReader(), uri, 0.5, plain=plain)
+        await greeting.first_line(SocketReader(100), uri, 0.5, plain=plain)
 
     with pytest.raises(greeting.NotNats) as caught:
         asyncio.run(wait())

@@ -26,6 +26,7 @@ from spark_jetstream.protocol.columns import Acks, Delivered
 from spark_jetstream.protocol.counters import SOURCES, counter_batch, counter_sources, counter_value
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.headers import decode_headers
+from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.jsapi import pull_status
 from spark_jetstream.protocol.pub_ack import AckReader, Outcome, outcome, reason
 from spark_jetstream.protocol.server_info import InfoCheck
@@ -142,7 +143,8 @@ def _driven(work: Coroutine[Any, Any, None]) -> bool:
 
 def _read_by_both(data: bytes) -> None:
     """Nothing stays in nats-py's parser behind ours, and ours finds the messages that nats-py's finds alone."""
-    ours, theirs, scanner = _Recorder(), _Recorder(), Scanner()
+    ours, theirs, scanner, incoming = _Recorder(), _Recorder(), Scanner(), Incoming()
+    incoming.add(data)
     scanner.collect = scanner.whole = {DATA}
 
     def deliver(event: Frames | Status | ApiReply) -> None:
@@ -151,14 +153,14 @@ def _read_by_both(data: bytes) -> None:
             ours.messages.append((event.sid, subject, event.reply_subject(index), head, payload))
 
     inner, alone = Parser(ours), Parser(theirs)
-    if not _driven(BulkParser(inner, scanner, deliver, InfoCheck(), lambda error: None).parse(data)):
+    if not _driven(BulkParser(inner, scanner, deliver, InfoCheck(), lambda error: None).parse(incoming)):
         return
     assert not inner.buf, f"nats-py waits for more than {bytes(inner.buf[:80])!r}"
     # What nats-py takes for a blank is no blank to a server. A longer line than 4 KiB it does not read.
     if not re.search(rb"[\t\x0b\x0c]|\r(?!\n)", data) and len(data) < 4096 and _driven(alone.parse(data)):
         # Ours waits for a payload where nats-py's takes a line end for a blank in a control line.
-        assert ours.messages == theirs.messages[: len(ours.messages) if scanner._tail else None]
-        assert ours.lines == theirs.lines[: len(ours.lines) if scanner._tail else None]
+        assert ours.messages == theirs.messages[: len(ours.messages) if len(incoming) else None]
+        assert ours.lines == theirs.lines[: len(ours.lines) if len(incoming) else None]
 
 
 def _scan(data: bytes) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from spark_jetstream.errors import ConsumerLost, JetStreamError, PinMismatch, ProtocolError, PullRefused
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.jsapi import PullEnd, PullOutcome, pull_status
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
 from spark_jetstream.testing import NatsServer
@@ -115,11 +116,12 @@ def test_what_the_server_sends_is_what_the_table_knows() -> None:
 
 def _first_status(listener: Publisher, subject: str, body: dict[str, Any]) -> Status:
     """Send a pull request and read frames off the socket until a status comes."""
-    scanner = Scanner()
+    scanner, incoming = Scanner(), Incoming()
     scanner.collect = {1}
     listener._send(Message(subject, json.dumps(body).encode()).frame(f"{listener._inbox}.1"))
     while True:
-        for event in scanner.feed(listener._socket.recv(65536)):
+        incoming.add(listener._socket.recv(65536))
+        for event in scanner.read(incoming):
             if isinstance(event, Status):
                 return event
             assert isinstance(event, Frames)

@@ -13,7 +13,7 @@ import pytest
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import wire
 from spark_jetstream.protocol.columns import Acks, Delivered
-from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Status
 from tests.support.wire import Answer, answers, by_byte, columns, frame, frames_in, scanned
 
 DATA, OTHER, ACKS = 7, 3, 5
@@ -177,16 +177,6 @@ def test_what_is_not_collected_passes_byte_for_byte_in_its_place(other: bytes) -
         assert scan(chunks) == Seen([PLAIN.row] * 5, other=other * 3)
 
 
-def test_reset_forgets_a_half_received_message() -> None:
-    scanner = Scanner()
-    scanner.collect = {DATA}
-    assert scanner.feed(PLAIN.wire[:20]) == []
-    scanner.reset()
-    [frames] = scanner.feed(PLAIN.wire)
-    assert isinstance(frames, Frames)
-    assert rows(frames) == [PLAIN.row]
-
-
 MALFORMED = {
     "unknown line": b"HELLO\r\n",
     "more than a ping": b"PING" + b"x" * 5000 + b"\r\n",
@@ -248,9 +238,9 @@ def test_what_the_client_library_would_wait_for_is_a_protocol_error(data: bytes)
 
 
 def test_the_largest_message_is_waited_for_and_a_larger_one_refused() -> None:
-    assert Scanner().feed(b"MSG a 7 %d\r\n" % wire.MAX_FRAME) == []
+    assert list(scanned([b"MSG a 7 %d\r\n" % wire.MAX_FRAME], [DATA])) == []
     with pytest.raises(ProtocolError, match="announced a message of"):
-        Scanner().feed(b"MSG a 7 %d\r\n" % (wire.MAX_FRAME + 1))
+        list(scanned([b"MSG a 7 %d\r\n" % (wire.MAX_FRAME + 1)], [DATA]))
 
 
 def ack(number: int, payload: bytes, header: bytes = b"", reply: bytes = b"", sid: int = ACKS) -> bytes:

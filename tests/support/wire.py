@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import HEADERS_TYPE
+from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.wire import Event, Frames, IntArray, Scanner, gather
 
 #: Subject, header, payload, and whether there is a reply subject.
@@ -26,11 +27,12 @@ def frame(subject: str | bytes, sid: object, payload: bytes, head: bytes = b"", 
 
 
 def scanned(chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()) -> Iterator[Event]:
-    """What a new scanner finds in these bytes."""
-    scanner = Scanner()
+    """What a new scanner finds in these bytes, which come into small pieces of memory."""
+    scanner, incoming = Scanner(), Incoming(100)
     scanner.collect, scanner.whole = set(collect), set(whole)
     for chunk in chunks:
-        yield from scanner.feed(chunk)
+        incoming.add(chunk)
+        yield from scanner.read(incoming)
 
 
 def frames_in(chunks: Iterable[bytes], collect: Collection[int], whole: Collection[int] = ()) -> list[Frames]:

@@ -1,0 +1,89 @@
+"""The memory into which a connection receives, and in which messages stay until they are decoded. Pure."""
+
+from __future__ import annotations
+
+import sys
+
+_SIZE = 4 << 20  # bytes
+_SHARE = 16  # less than this part of the memory is no room to receive into
+_MOST = 4  # pieces of memory that are kept: one receives while the others are decoded
+_LIST = [bytearray()]
+_ALONE = sys.getrefcount(_LIST[0])  # what Python says of an object that only a list refers to
+
+
+class Incoming:
+    """What came over one connection and is not used yet: ``data[begin:end]``, which starts with a frame or a line.
+
+    Who receives writes into `room` and calls `filled`. Who reads moves `begin` on and says what it needs. Bytes are
+    copied only where the memory ends: the part of a frame that has come moves to other memory, so that each frame lies
+    in one piece. What was used stays unchanged as long as anything refers to `data`.
+    """
+
+    def __init__(self, size: int = _SIZE) -> None:
+        self.data = bytearray(size)
+        self.begin = 0
+        self.end = 0
+        self.need = 1
+        """Another look is of use when so many bytes are there."""
+        self._size = size
+        self._memory = [self.data]  # of `size` bytes each, used again when nothing else refers to it
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def ready(self) -> bool:
+        """Whether the bytes that are needed have come."""
+        return len(self) >= self.need
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; never empty."""
+        if self.begin + self.need > len(self.data) or self.end + self._size // _SHARE >= len(self.data):
+            self._move()
+        return memoryview(self.data)[self.end :]
+
+    def filled(self, count: int) -> None:
+        """Note that the first bytes of the last `room` have come."""
+        self.end += count
+
+    def add(self, data: bytes) -> None:
+        """Copy bytes that came in another way."""
+        self.need = max(self.need, len(self) + len(data))
+        self.room()[: len(data)] = data
+        self.filled(len(data))
+
+    def use(self, end: int, need: int = 1) -> None:
+        """Note that everything before `data[end]` is used, and how many bytes from there on are needed."""
+        self.begin, self.need = end, need
+
+    def line(self) -> bytes | None:
+        """Use a line, and return it with its line feed; None while its end has not come."""
+        end = self.data.find(b"\n", self.begin, self.end) + 1
+        if not end:
+            self.need = len(self) + 1
+            return None
+        return self._taken(end)
+
+    def rest(self) -> bytes:
+        """Use and return all that has come."""
+        return self._taken(self.end)
+
+    def _taken(self, end: int) -> bytes:
+        taken = bytes(self.data[self.begin : end])
+        self.use(end)
+        return taken
+
+    def _move(self) -> None:
+        """Go on in other memory, with what is not used yet."""
+        unused = memoryview(self.data)[self.begin : self.end]
+        least = max(self.need, len(unused)) + self._size // _SHARE
+        self.data = self._free() if least < self._size else bytearray(least + 1)
+        memoryview(self.data)[: len(unused)] = unused
+        self.begin, self.end = 0, len(unused)
+
+    def _free(self) -> bytearray:
+        for number in range(len(self._memory)):
+            if sys.getrefcount(self._memory[number]) == _ALONE:
+                return self._memory[number]
+        self._memory = [*self._memory[1 - _MOST :], bytearray(self._size)]
+        return self._memory[-1]

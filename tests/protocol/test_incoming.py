@@ -1,0 +1,81 @@
+"""`Incoming`: where bytes go, what stays as it was, and what memory is used again."""
+
+from __future__ import annotations
+
+import random
+
+from spark_jetstream.protocol.incoming import Incoming
+
+
+def receive(incoming: Incoming, data: bytes) -> None:
+    """Receive as a socket does: as much as there is room for at a time."""
+    while data:
+        room = incoming.room()
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        incoming.filled(count)
+        data = data[count:]
+
+
+def test_what_was_used_stays_while_anything_refers_to_it() -> None:
+    chance = random.Random(1)
+    incoming, kept, came = Incoming(64), [], b""
+    for number in range(5000):
+        piece = chance.randbytes(chance.choice([1, 3, 20, 61, 300]))
+        came += piece
+        if chance.random() < 0.3:
+            incoming.add(piece)
+        else:
+            receive(incoming, piece)
+        assert bytes(incoming.data[incoming.begin : incoming.end]) == came
+        used = chance.randint(0, len(came))
+        if chance.random() < 0.5:
+            kept.append((number, memoryview(incoming.data)[incoming.begin : incoming.begin + used], came[:used]))
+        incoming.use(incoming.begin + used, chance.choice([1, 5, 200]))
+        came = came[used:]
+        kept = [(since, view, was) for since, view, was in kept if number - since < 20]
+        assert all(view == was for _, view, was in kept)
+
+
+def test_memory_that_nothing_refers_to_is_used_again() -> None:
+    incoming = Incoming(64)
+    seen = set()
+    for _ in range(100):
+        receive(incoming, bytes(30))
+        incoming.rest()
+        seen.add(id(incoming.data))
+    assert len(seen) == 2
+
+
+def test_memory_that_is_referred_to_does_not_grow_what_is_kept() -> None:
+    incoming, held = Incoming(64), []
+    for _ in range(100):
+        receive(incoming, bytes(30))
+        incoming.rest()
+        held.append(incoming.data)
+    assert len(incoming._memory) == 4
+
+
+def test_an_announced_frame_has_room_in_one_piece() -> None:
+    incoming = Incoming(64)
+    receive(incoming, b"begin")
+    incoming.use(0, 1000)
+    while not incoming.ready:
+        receive(incoming, b"x")
+    data = incoming.data
+    receive(incoming, b"x")
+    assert bytes(data[incoming.begin :][:1000]) == b"begin" + b"x" * 995
+    incoming.use(incoming.begin + 1000)
+    receive(incoming, bytes(64))
+    assert len(incoming.data) == 64 or incoming.rest() == b"x" + bytes(64)
+
+
+def test_lines() -> None:
+    incoming = Incoming(64)
+    incoming.add(b"one\ntwo\r\nthr")
+    assert (incoming.line(), incoming.line(), incoming.line()) == (b"one\n", b"two\r\n", None)
+    incoming.add(b"e")
+    assert incoming.line() is None
+    incoming.add(b"e\n")
+    assert incoming.line() == b"three\n"
+    assert incoming.rest() == b""
