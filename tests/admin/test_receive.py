@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, deliveries, parse_ack
@@ -107,7 +108,7 @@ def test_deliveries_that_are_missing(
         swallowed.setattr(
             Subscribed,
             "put",
-            lambda _, event: dropped.set() if isinstance(event, Frames) and event.head[0] == 0 else None,
+            lambda _, event: dropped.set() if isinstance(event, Frames) and (event.head == 0).any() else None,
         )
         admin.publish(f"{stream}.a", "")
         assert dropped.wait(60)
@@ -131,8 +132,9 @@ def test_what_comes_while_the_server_is_asked_is_received(
     put, check, came = Subscribed.put, Connection.check, threading.Event()
 
     def put_deliveries(inbox: Subscribed, event: Any) -> None:
-        if event.head[0] == 0:
-            put(inbox, event)
+        deliveries = np.flatnonzero(event.head == 0)  # a heartbeat may come in the same read
+        if len(deliveries):
+            put(inbox, event[deliveries])
             came.set()
 
     def publish_and_check(connection: Connection, *given: Any) -> None:
