@@ -38,7 +38,9 @@ class Incoming:
 
     def room(self) -> memoryview:
         """Return where the next bytes go; never empty."""
-        if self.begin + self.need > len(self.data) or self.end + self._size // _SHARE >= len(self.data):
+        # A frame that is larger than the memory gets more as it comes: Python fills what it allocates.
+        first = min(self.need, self._size)
+        if self.begin + first > len(self.data) or self.end + self._size // _SHARE >= len(self.data):
             self._move()
         return memoryview(self.data)[self.end :]
 
@@ -49,8 +51,12 @@ class Incoming:
     def add(self, data: bytes) -> None:
         """Copy bytes that came in another way."""
         self.need = max(self.need, len(self) + len(data))
-        self.room()[: len(data)] = data
-        self.filled(len(data))
+        left = memoryview(data)
+        while left:
+            room = self.room()[: len(left)]
+            room[:] = left[: len(room)]
+            self.filled(len(room))
+            left = left[len(room) :]
 
     def use(self, end: int, need: int = 1) -> None:
         """Note that everything before `data[end]` is used, and how many bytes from there on are needed."""
@@ -76,7 +82,8 @@ class Incoming:
     def _move(self) -> None:
         """Go on in other memory, with what is not used yet."""
         unused = memoryview(self.data)[self.begin : self.end]
-        least = max(self.need, len(unused)) + self._size // _SHARE
+        wanted = min(max(self.need, len(unused)), 2 * len(unused) + self._size)
+        least = wanted + self._size // _SHARE
         self.data = self._free() if least < self._size else bytearray(least + 1)
         memoryview(self.data)[: len(unused)] = unused
         self.begin, self.end = 0, len(unused)

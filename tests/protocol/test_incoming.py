@@ -31,7 +31,7 @@ def test_what_was_used_stays_while_anything_refers_to_it() -> None:
         used = chance.randint(0, len(came))
         if chance.random() < 0.5:
             kept.append((number, memoryview(incoming.data)[incoming.begin : incoming.begin + used], came[:used]))
-        incoming.use(incoming.begin + used, chance.choice([1, 5, 200]))
+        incoming.use(incoming.begin + used, chance.choice([1, 5, 60, 200, 100_000]))
         came = came[used:]
         kept = [(since, view, was) for since, view, was in kept if number - since < 20]
         assert all(view == was for _, view, was in kept)
@@ -67,6 +67,18 @@ def test_an_announced_frame_has_room_in_one_piece() -> None:
     incoming.use(incoming.begin + 1000)
     receive(incoming, bytes(64))
     assert incoming.rest() == b"y" + bytes(64)
+
+
+def test_an_announced_frame_takes_memory_as_it_comes() -> None:
+    incoming = Incoming(64)
+    receive(incoming, b"begin")
+    incoming.use(0, 100_000)
+    came = 5
+    while not incoming.ready:
+        receive(incoming, b"x" * 50)
+        came += 50
+        assert len(incoming.data) <= 3 * came + 200
+    assert incoming.rest() == b"begin" + b"x" * (came - 5)
 
 
 def test_lines() -> None:
