@@ -24,6 +24,9 @@ _ABOVE_9 = np.uint64(0x7676767676767676)
 _PAIR = np.uint64(0x000000FF000000FF)
 _MUL_A = np.uint64(0x000F424000000064)
 _MUL_B = np.uint64(0x0000271000000001)
+_LONGEST = 19
+_BEFORE = np.array([[0], [8], [16]])
+"""Digits of a number behind those of its last, last but one, and first word."""
 
 
 def load4(data: Any, at: IntArray) -> npt.NDArray[np.uint32]:
@@ -47,17 +50,13 @@ def begins_with(data: Any, at: IntArray, text: bytes) -> BoolArray:
     return same
 
 
-def _value(word: WordArray, digits: npt.NDArray[np.uint64]) -> tuple[IntArray, BoolArray]:
+def _value(word: WordArray, digits: IntArray) -> tuple[IntArray, BoolArray]:
     """The value of the last `digits` (0 to 8) bytes of each word, and whether all of them are digits."""
-    junk = np.uint64(64) - digits * np.uint64(8)
-    none = digits == 0
-    junk[none] = 0
+    junk = (64 - 8 * digits).view(np.uint64)  # numpy shifts all 64 bits out, as C does not
     word = ((word >> junk) << junk) - ((_ZEROS >> junk) << junk)
     good = ((word + _ABOVE_9) | word) & _HIGH == 0
     word = word * np.uint64(10) + (word >> np.uint64(8))
     value = ((word & _PAIR) * _MUL_A + ((word >> np.uint64(16)) & _PAIR) * _MUL_B) >> np.uint64(32)
-    value[none] = 0
-    good |= none
     return value.view(np.int64), good
 
 
@@ -71,7 +70,7 @@ def trailing_number(data: Any, end: IntArray) -> tuple[IntArray, BoolArray]:
     is_space = ~(((odd & _LOW7) + _LOW7) | odd | _LOW7)
     exponent = np.frexp(is_space.astype(np.float64))[1].astype(np.int64)
     digits = np.where(is_space == 0, 0, 7 - ((exponent - 1) >> 3))
-    value, good = _value(word, digits.astype(np.uint64))
+    value, good = _value(word, digits)
     return value, good & (digits > 0)
 
 
@@ -81,19 +80,16 @@ def parse_unsigned(data: Any, start: IntArray, end: IntArray) -> tuple[IntArray,
     `end` needs eight bytes before it. A number that does not fit into 63 bits is not good.
     """
     length = end - start
-    good: BoolArray = (length > 0) & (length <= 19)
-    length = np.minimum(np.maximum(length, 0), 19)
-    value, fine = _value(load8(data, end - 8), np.minimum(length, 8).astype(np.uint64))
-    good &= fine
-    weight = 1
-    for step in (8, 16):
-        if not (length > step).any():
-            break
-        weight *= 10**8
-        # A shorter number is not looked at here, so its place may be clipped to where eight bytes are.
-        word = load8(data, np.maximum(end - step - 8, 0))
-        part, fine = _value(word, np.minimum(np.maximum(length - step, 0), 8).astype(np.uint64))
-        good &= fine
-        value = value + part * weight
+    good: BoolArray = (length > 0) & (length <= _LONGEST)
+    length = np.minimum(np.maximum(length, 0), _LONGEST)
+    before = _BEFORE[: max(1, -(-int(length.max(initial=0)) // 8))]
+    # A word before the number is not looked at, so its place may be clipped to where eight bytes are.
+    words = load8(data, np.maximum(end - before, 8) - 8)
+    parts, fine = _value(words, np.minimum(np.maximum(length - before, 0), 8))
+    value = parts[0]
+    good &= fine[0]
+    for step in range(1, len(before)):
+        value = value + parts[step] * 10 ** (8 * step)
+        good &= fine[step]
     good &= value >= 0
     return value, good

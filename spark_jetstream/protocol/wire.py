@@ -347,15 +347,13 @@ def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
     separators = np.flatnonzero((lines == _SPACE) | (lines == _DOT))
     spaces = np.flatnonzero(lines[separators] == _SPACE)
     space_at = separators[spaces]
-    last = np.searchsorted(space_at, bounds[1:]) - 1
-    spaces_before = np.searchsorted(space_at, bounds[0])
-    per_line = np.diff(last, prepend=spaces_before - 1)
+    edges = np.searchsorted(space_at, bounds)
+    first_space, last = edges[:-1], edges[1:] - 1
     headed = (lines[bounds[:-1]] == ord("H")).astype(np.int64)
-    extra = per_line - headed - 3
+    extra = last - first_space - headed - 2
     if not ((extra == 0) | (extra == 1)).all():
         raise ProtocolError("a message's control line has too many or too few parts")
     subject_start = bounds[:-1] + 4 + headed
-    first_space = last - per_line + 1
     subject_end = space_at[first_space + 1]
     sid_at = space_at[first_space + 1] + 1
     sid_end = space_at[first_space + 2]
