@@ -82,7 +82,7 @@ def backup(
     """
     context = f"back up stream {stream}"
     connection = api.connection
-    with connection.inbox(replies=True, paced=False, token=_TOKEN) as inbox:
+    with connection.inbox(replies=True, token=_TOKEN) as inbox:
         draft = Draft(Path(file_path("target", target)))
         try:
             asked = {

@@ -95,7 +95,7 @@ class Uploads:
         self.stream = stream
         self._settings = settings
         self._connection = connect(settings.connection.retry_timeout)
-        self._inbox = self._connection.inbox(replies=True, paced=False)
+        self._inbox = self._connection.inbox(replies=True)
         self._acks = AckReader(self._inbox.subject)
         self._next = 1  # the first number of a reply subject that was never used
         self._heard = 0.0  # when the last first answer came, or the first payload of all in flight was sent

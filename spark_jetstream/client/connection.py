@@ -45,7 +45,7 @@ class Connection:
         self._inboxes = Inboxes(self._login, self._loop)
         self._requests = Multiplexer(self._login)
         self._login.client = LastingClient(
-            options, self._inboxes.scanner, self._inboxes.deliver, self._login.complain, self._inboxes.paced
+            options, self._inboxes.scanner, self._inboxes.deliver, self._login.complain, self._inboxes.pace
         )
 
     @property
@@ -149,8 +149,8 @@ class Connection:
 
         self._loop.start_soon(publish())
 
-    def inbox(self, replies: bool = False, *, whole: bool = False, paced: bool = True, token: str = "*") -> Inbox:
-        """Return a new inbox, with `replies` for replies to what it sends (`paced`: many, some milliseconds late).
+    def inbox(self, replies: bool = False, *, whole: bool = False, token: str = "*") -> Inbox:
+        """Return a new inbox, with `replies` for replies to what it sends.
 
         With `replies` it waits for the subscription, since `Inbox.send` goes past the client library's buffer. Without,
         it does not wait: a failure comes out of `Inbox.get`. `whole` is for Direct Get, whose messages have no reply
@@ -160,7 +160,7 @@ class Connection:
         carries = Carries.REPLIES if replies else Carries.MESSAGES if whole else Carries.ANSWERS
         # nats-py counts its inboxes, which two threads may do at once; two inboxes of one name mix their answers up.
         name = f"{self.options.inbox_prefix}.{secrets.token_hex(11)}"
-        inbox = Inbox(self._inboxes, name, carries, paced=replies and paced)
+        inbox = Inbox(self._inboxes, name, carries)
         subject = f"{inbox.subject}.{token}"
 
         async def subscribe() -> None:

@@ -50,13 +50,12 @@ class Inbox:
     exclusive: ClassVar[bool] = False
     """Whether a refused subscription of the inbox concerns no other inbox and no request."""
 
-    def __init__(
-        self, registry: Inboxes, subject: str, carries: Carries = Carries.ANSWERS, *, paced: bool = False
-    ) -> None:
+    def __init__(self, registry: Inboxes, subject: str, carries: Carries = Carries.ANSWERS) -> None:
         self.subject = subject
         self.carries = carries
-        self.paced = paced
-        """While it is true, answers come many at a time, some milliseconds late. The reader may change it."""
+        self.pace = 0.0
+        """Seconds between two reads of the connection, set by the reader while many answers are to come: each read
+        costs the same, for one answer or for hundreds."""
         self.generation = registry.login.reconnects
         """The login whose connection the inbox uses: of the time when it was made, or last resumed."""
         self._registry = registry
@@ -254,9 +253,9 @@ class Inboxes:
         if known is not None:
             known[0].put(event)
 
-    def paced(self) -> bool:
-        """Whether some inbox likes many messages at a time, some milliseconds late."""
-        return any(inbox.paced for inbox, _ in self._open.values())
+    def pace(self) -> float:
+        """Return the seconds between two reads: the fewest that an inbox asks for, 0 if none does."""
+        return min((inbox.pace for inbox, _ in self._open.values() if inbox.pace), default=0.0)
 
     def put_cut(self, message: str) -> None:
         """Let each inbox know that the connection was cut."""

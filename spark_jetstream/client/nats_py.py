@@ -56,7 +56,6 @@ TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 """What nats-py raises, beside its own errors, when a server sends what it does not know."""
 
 _MOST_UNREAD = 2 << 20  # bytes
-_PACE = 0.008  # seconds: some thousand acknowledgements at full speed
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
 _REFUSED = re.compile(r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE)
@@ -84,14 +83,14 @@ class LastingClient(Client):
         scanner: Scanner,
         deliver: Callable[[Frames | Status | ApiReply], None],
         complain: Callable[[ProtocolError], None],
-        paced: Callable[[], bool],
+        pace: Callable[[], float],
     ) -> None:
         _require("Client", Client())
         super().__init__()
         _require("Subscription", Subscription(self))
         self._scheme = options.servers[0].partition(":")[0]
         web, check = self._scheme in ("ws", "wss"), InfoCheck()
-        self.wire = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, paced)
+        self.wire = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, pace)
         _require("WebSocketTransport" if web else "TcpTransport", self.wire)
         self.read_login: Callable[[], dict[str, Any]] = dict
         self._ps = BulkParser(self._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
@@ -268,15 +267,14 @@ class BulkTransport(TcpTransport):
     """nats-py's TCP and TLS transport, which receives in place: reads of 32 KiB cost five times the CPU.
 
     With `requires_tls` it sends nothing before the connection is encrypted: nats-py would send credentials in plain
-    text when a `tls://` server does not ask for TLS. While `paced` returns true it waits some milliseconds between two
-    reads: each read costs the same, for one acknowledgement or for hundreds.
+    text when a `tls://` server does not ask for TLS. It waits so many seconds between two reads as `pace` returns.
     """
 
-    def __init__(self, requires_tls: bool, check: InfoCheck, paced: Callable[[], bool]) -> None:
+    def __init__(self, requires_tls: bool, check: InfoCheck, pace: Callable[[], float]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._requires_tls = requires_tls
         self._check = check
-        self.paced = paced
+        self.pace = pace
         self._last_read = 0.0  # when, on the monotonic clock: for the pace
 
     def __bool__(self) -> bool:
@@ -331,7 +329,7 @@ class BulkTransport(TcpTransport):
     async def read(self, buffer_size: int) -> Incoming:  # type: ignore[override]  # for `BulkParser`
         """Return what the server has sent."""
         reader: Any = self._io_reader
-        if self.paced() and (early := self._last_read + _PACE - time.monotonic()) > 0:
+        if (pace := self.pace()) and (early := self._last_read + pace - time.monotonic()) > 0:
             await asyncio.sleep(early)
         incoming: Incoming = await reader.read()
         self._last_read = time.monotonic()

@@ -61,7 +61,8 @@ from spark_jetstream.sink.window import InFlight, Portion, Window
 
 log = logging.getLogger(__name__)
 
-_MANY = 1000  # answers that are read together
+_MANY = 1000  # answers in flight from which on they are read together
+_PACE = 0.008  # seconds between two such reads: some thousand answers at full speed
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
@@ -256,7 +257,7 @@ class Publisher:
 
     def _receive(self, *, wait: bool) -> None:
         """Read the answers that have arrived; with `wait`, wait for an answer or until a row is due."""
-        self._inbox.paced = self.paced and self._window.unanswered >= _MANY
+        self._inbox.pace = _PACE if self.paced and self._window.unanswered >= _MANY else 0.0
         patience = self._window.patience(time.monotonic(), self._options.ack_timeout) if wait else 0.0
         try:
             event = self._inbox.get(patience)

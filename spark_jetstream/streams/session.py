@@ -42,6 +42,8 @@ UNHEARD = 100
 """How many pull requests nobody hears before the consumer is taken to be gone."""
 UNHEARD_PAUSE = 0.01
 """Seconds between two of them."""
+_MANY = 1000  # messages under way from which on they are read together
+_PACE = 0.001  # seconds between two such reads: about two megabytes of large messages
 _LOOK = "look"  # token of the request for the stream; those of pulls are numbers
 
 
@@ -200,6 +202,8 @@ class PullSession:
             return
         while self._outstanding <= batch and (missing := possible - self._outstanding) > 0:
             self._request(min(batch, missing))
+        many = self._policy.ends is not Ends.NEVER and self._outstanding >= _MANY
+        self._inbox.pace = _PACE if many else 0.0
 
     def _request(self, batch: int) -> None:
         policy = self._policy

@@ -828,7 +828,7 @@ def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
 
     async def connected() -> tuple[nats_py.BulkTransport, asyncio.Transport]:
         uri = urlsplit(f"tls://127.0.0.1:{listener.getsockname()[1]}")
-        transport = nats_py.BulkTransport(requires_tls=True, check=InfoCheck(), paced=lambda: False)
+        transport = nats_py.BulkTransport(requires_tls=True, check=InfoCheck(), pace=lambda: 0.0)
         await transport.connect(uri, 0, 60)
         plain: Any = transport._bare_io_writer
         await transport.connect_tls(uri, client_side, 0, 60)

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.client.nats_py import BulkTransport
-from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.columns import MessageRun
@@ -34,7 +32,6 @@ from tests.support.reading import (
     create,
     direct,
     fill,
-    options,
     part_of,
     pulls,
     sequences,
@@ -109,19 +106,6 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     # The server does say when one is made.
     assert sequences(pulls(server.url, part_of(server.url, "S"))) == ALL
     wait_until(lambda: made() == 1, "the advisory")
-
-
-def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None:
-    connection = connect(options(server.url))
-
-    wire = connection._login.client.wire
-    assert isinstance(wire, BulkTransport)
-    paced = wire.paced
-    with connection.inbox(whole=True):
-        assert not paced()
-        with connection.inbox(replies=True):
-            assert paced()
-        wait_until(lambda: not paced(), "the end of the pace")
 
 
 # The wire

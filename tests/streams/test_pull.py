@@ -15,7 +15,8 @@ import pytest
 
 from spark_jetstream.client import deadline
 from spark_jetstream.client.deadline import Backoff
-from spark_jetstream.client.pool import close_all
+from spark_jetstream.client.nats_py import BulkTransport
+from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import (
     ConnectionFailed,
     ConsumerLimitReached,
@@ -41,6 +42,7 @@ from tests.support.reading import (
     consumers,
     create,
     fill,
+    options,
     part_of,
     pulls,
     sequences,
@@ -58,6 +60,20 @@ def test_only_as_much_is_asked_for_as_the_range_can_hold(server: NatsServer, pro
     asked = [int(number) for number in re.findall(rb'"batch": (\d+)', proxy.client_bytes)]
     assert sum(asked) == 700
     assert max(asked) == SETTINGS.batch
+
+
+@pytest.mark.parametrize(("end", "paced"), [(50, False), (701, True)])
+def test_many_messages_are_read_together(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: int, paced: bool
+) -> None:
+    monkeypatch.setattr(session, "_MANY", 100)
+    wire = connect(options(server.url))._login.client.wire
+    assert isinstance(wire, BulkTransport)
+    read = pulls(server.url, part_of(server.url, "S", 1, end))
+    found = some(read)
+    assert wire.pace() == (session._PACE if paced else 0.0)
+    assert found + sequences(read) == ALL[: end - 1]
+    wait_until(lambda: wire.pace() == 0.0, "the end of the pace")
 
 
 @pytest.mark.parametrize("batch", [100, 30])
