@@ -1,4 +1,4 @@
-"""The source by the size of messages: two tasks through Spark beside two readers that only count bytes."""
+"""Source and sink by the size of messages, in two tasks; the source beside two readers that only count bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from pyspark.sql import SparkSession
 
-from benchmarks import references
+from benchmarks import references, sink
 from benchmarks.load import fill
 from benchmarks.processes import Cpu, spark_jvm
 from benchmarks.scale import Scale
@@ -18,7 +18,7 @@ SHAPES = ((200, 0, 1.0), (200, 2, 1.0), (1_000, 0, 0.6), (16_000, 0, 0.08))
 
 
 def run(spark: SparkSession, scale: Scale) -> None:
-    """Print rows a second and CPU of the source, by size of the payload and number of headers."""
+    """Print rows a second and CPU of the source, by size of the payload and number of headers, and of the sink."""
     jvm = spark_jvm()
     rates = dict.fromkeys(("messages", "source", "(a) bytes"), ",.0f")
     ratios = dict.fromkeys(("source/(a)", "MB/s", "server us", "Spark us", "Python us"), ".2f")
@@ -48,3 +48,5 @@ def run(spark: SparkSession, scale: Scale) -> None:
                 megabytes = rate * size / 1e6
                 table.add(label, messages, rate, raw, rate / raw, megabytes, *cost, counted=number > 0)
     table.summarize(by="message")
+    with NatsServer() as server:
+        sink.payloads(spark, server, scale)

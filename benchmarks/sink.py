@@ -19,11 +19,10 @@ LEVELS = ("at-least-once", "deduplicated", "exactly-once")
 WINDOW = int(next(spec.default for spec in SinkOptions.specs if spec.name == "maxInFlight") or 0)
 
 
-def rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
-    """Rows of 200 bytes for ten subjects, kept in memory, so that making them is no part of what is measured."""
-    numbers = spark.range(0, count, 1, partitions)
-    made = numbers.selectExpr("rpad(cast(id AS STRING), 200, 'x') AS data", f"concat('P.', id % {SUBJECTS}) AS subject")
-    made = made.persist()
+def rows(spark: SparkSession, count: int, partitions: int, size: int = 200) -> DataFrame:
+    """Rows of `size` bytes for ten subjects, kept in memory, so that making them is no part of what is measured."""
+    data = f"rpad(cast(id AS STRING), {size}, 'x') AS data"
+    made = spark.range(0, count, 1, partitions).selectExpr(data, f"concat('P.', id % {SUBJECTS}) AS subject").persist()
     made.count()
     return made
 
@@ -65,6 +64,30 @@ def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
             table.add(label, level, rate, single, rate / single, *cost, counted=number > 0)
     table.summarize(by="delivery")
     frame.unpersist()
+
+
+def payloads(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
+    """Rows a second and CPU of the sink, by size of the payload, in two tasks."""
+    jvm = spark_jvm()
+    ratios = dict.fromkeys(("MB/s", "server us", "Spark us", "Python us"), ".2f")
+    table = Table(
+        "sink payloads",
+        f"rows from two tasks into a file-backed stream, {scale.rounds} rounds after {WARM_UP} that warms up; rows a "
+        "second, and microseconds of CPU a row",
+        **{"rows of": "s", "rows": ",.0f", "sink": ",.0f", **ratios},
+    )
+    for size, share in ((200, 1.0), (1_000, 0.6), (16_000, 0.08)):
+        count = int(scale.messages * share) // 2 * 2
+        frame = rows(spark, count, 2, size)
+        for number in range(1 - WARM_UP, scale.rounds + 1):
+            for level in LEVELS[:2]:
+                cpu = Cpu(server.pid, jvm)
+                rate = count / write(frame, server, level)
+                cost = [seconds / count * 1e6 for seconds in cpu.used()]
+                delete(server.url, "P")
+                table.add(f"{size:,} B, {level}", count, rate, rate * size / 1e6, *cost, counted=number > 0)
+        frame.unpersist()
+    table.summarize(by="rows of")
 
 
 def memory(spark: SparkSession, server: NatsServer, most: int) -> None:

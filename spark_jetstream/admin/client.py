@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import SecretStr
 
@@ -17,15 +18,11 @@ from spark_jetstream.admin.backup import Backup, Progress
 from spark_jetstream.admin.backup_files import draft_folder
 from spark_jetstream.admin.cluster import Cluster
 from spark_jetstream.admin.consumers import Consumers
-from spark_jetstream.admin.counters import Counters
 from spark_jetstream.admin.descriptions import description, read_wanted
-from spark_jetstream.admin.events import Events
-from spark_jetstream.admin.kv import KeyValue
 from spark_jetstream.admin.messages import Messages, publish
 from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, ServerReport, Tier
 from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.admin.models.messages import PubAck
-from spark_jetstream.admin.objects import Objects
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
@@ -51,6 +48,12 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import SINCE
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 from spark_jetstream.protocol.wire import Frames
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.counters import Counters
+    from spark_jetstream.admin.events import Events
+    from spark_jetstream.admin.kv import KeyValue
+    from spark_jetstream.admin.objects import Objects
 
 _NAMES = {spec.name.lower(): spec.name for spec in ConnectionOptions.specs}
 
@@ -234,12 +237,38 @@ class JetStreamAdmin:
         self.streams = Streams(api)
         self.consumers = Consumers(api)
         self.messages = Messages(api)
-        self.counters = Counters(api)
         self.account = Account(api)
         self.cluster = Cluster(api)
-        self.kv = KeyValue(api)
-        self.objects = Objects(api)
-        self.events = Events(api)
+
+    # These are imported when they are used: a command has no time for all of them.
+
+    @functools.cached_property
+    def counters(self) -> Counters:
+        """The counters of the account's streams."""
+        from spark_jetstream.admin.counters import Counters  # noqa: PLC0415
+
+        return Counters(self._api)
+
+    @functools.cached_property
+    def kv(self) -> KeyValue:
+        """The Key-Value buckets of the account."""
+        from spark_jetstream.admin.kv import KeyValue  # noqa: PLC0415
+
+        return KeyValue(self._api)
+
+    @functools.cached_property
+    def objects(self) -> Objects:
+        """The Object Store buckets of the account."""
+        from spark_jetstream.admin.objects import Objects  # noqa: PLC0415
+
+        return Objects(self._api)
+
+    @functools.cached_property
+    def events(self) -> Events:
+        """The events of servers and of JetStream."""
+        from spark_jetstream.admin.events import Events  # noqa: PLC0415
+
+        return Events(self._api)
 
     @classmethod
     def from_environment(cls, **options: object) -> JetStreamAdmin:

@@ -10,6 +10,7 @@ where they use them: in functions.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -83,8 +84,12 @@ class Run:
     @functools.cached_property
     def admin(self) -> JetStreamAdmin:
         """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
+        # What is imported stays: to look for garbage in it would take a tenth of the time of a short command.
+        gc.disable()
         from spark_jetstream.admin.client import CommandAdmin
 
+        gc.freeze()
+        gc.enable()
         return CommandAdmin.from_environment(**self.given)
 
 

@@ -117,8 +117,9 @@ def error_tree() -> dict[str, list[Any]]:
 
 def managers() -> dict[str, Any]:
     """The managers of `JetStreamAdmin`, with their methods, and what gives buckets."""
-    admin = JetStreamAdmin()
-    return {name: _members(type(value)) for name, value in sorted(vars(admin).items()) if not name.startswith("_")}
+    package = "spark_jetstream.admin"
+    public = inspect.getmembers(JetStreamAdmin(), lambda value: type(value).__module__.startswith(package))
+    return {name: _members(type(value)) for name, value in public if not name.startswith("_")}
 
 
 def options() -> dict[str, dict[str, list[Any]]]:
