@@ -41,6 +41,7 @@ def main() -> None:
         for sockets in ("Unix", "TCP"):
             with source.session("local[1]", unix=sockets == "Unix") as spark:
                 tasks.run(spark, scale.rounds, sockets)
+                tasks.micro_batches(spark, scale.rounds, sockets)
     if "sizes" in parts:
         for master in ("local[2]", "local-cluster[2,1,1024]"):
             with source.session(master) as spark:

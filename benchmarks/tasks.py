@@ -1,8 +1,11 @@
-"""What a task costs: tasks of ten messages beside those of a source that does no I/O, and rows/s by messages a task."""
+"""What a task costs beside one of a source that does no I/O, what a micro-batch does, and rows/s by messages a task."""
 
 from __future__ import annotations
 
+import statistics
+import tempfile
 import time
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,6 +19,8 @@ _SOURCES = ("ready-made", "consumer", "direct")
 _MANY, _FEW = 220, 20  # tasks; the difference leaves out what a job costs
 _WARM_UP = 4
 _TOTAL = 2_000_000
+_BATCHES = ((100, 30), (10_000, 30), (1_000_000, 5))
+"""Messages of a micro-batch, and micro-batches of a query."""
 _SIZES = (1_000_000, 500_000, 200_000, 100_000, 50_000, 25_000, 10_000)
 
 
@@ -62,6 +67,38 @@ def _rows(spark: SparkSession, url: str, source: str, tasks: int) -> DataFrame:
     }
     end = f'{{"TASKS": {tasks * ROWS + 1}}}'
     return spark.read.format("jetstream").options(**options, endingOffsets=end).load()
+
+
+def micro_batches(spark: SparkSession, rounds: int, sockets: str) -> None:
+    """Print what a micro-batch takes, by its messages; `sockets` says how Spark reaches its Python workers."""
+    with NatsServer() as server:
+        total = max(size * count for size, count in _BATCHES)
+        fill(server.url, "BATCHES", total)
+        table = Table(
+            f"micro-batches over {sockets}",
+            f"micro-batches of 200 B messages in one task over {sockets} sockets into noop, {rounds} rounds; "
+            "milliseconds: medians of a query by the clock, and of them what the tasks take",
+            **{"messages": "s", "micro-batch": ",.0f", "tasks": ",.0f"},
+        )
+        for number in range(-1, rounds):
+            for size, count in _BATCHES:
+                first = total - size * count + 1
+                options = {"servers": server.url, "stream": "BATCHES", "startingOffsets": f'{{"BATCHES": {first}}}'}
+                limits = dict.fromkeys(("maxMessagesPerTrigger", "maxMessagesPerPartition"), str(size))
+                took = _durations(spark, {**options, **limits})[1:]  # the first one plans without a cache
+                medians = [statistics.median(column) for column in zip(*took, strict=True)]
+                table.add(f"{size:,}", *medians, counted=number >= 0)
+        table.summarize(by="messages")
+
+
+def _durations(spark: SparkSession, options: dict[str, str]) -> list[tuple[int, int]]:
+    """Return what each micro-batch of a query with `availableNow` took, and its tasks, in milliseconds."""
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = spark.readStream.format("jetstream").options(**options).load().writeStream.format("noop")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        batches: list[Any] = [each["durationMs"] for each in query.recentProgress if each["numInputRows"]]
+        return [(each["triggerExecution"], each["addBatch"]) for each in batches]
 
 
 def sizes(spark: SparkSession, rounds: int) -> None:
