@@ -12,7 +12,8 @@ from spark_jetstream.testing import NatsServer
 
 _PROGRAMS = {
     "pyspark": "import pyspark.worker, pyarrow",  # what a worker has without a data source
-    "data source": "import pyspark.worker, pyarrow, pyspark_jetstream",
+    "reader": "import pyspark.worker, pyarrow, pyspark_jetstream, spark_jetstream.source.reader",
+    "writer": "import pyspark.worker, pyarrow, pyspark_jetstream, spark_jetstream.sink.writer",
     "stream ls": "from spark_jetstream.cli.main import main; main()",
 }
 _WARM_UP = 2

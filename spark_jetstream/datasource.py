@@ -20,8 +20,6 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import SinkOptions, SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import COLUMNS, ddl
-from spark_jetstream.sink.writer import JetStreamBatchWriter, JetStreamStreamWriter
-from spark_jetstream.source.reader import JetStreamBatchReader, JetStreamStreamReader
 from spark_jetstream.spark_process import find_file
 
 if TYPE_CHECKING:
@@ -31,7 +29,8 @@ if TYPE_CHECKING:
 class JetStreamDataSource(DataSource):
     """NATS JetStream streams as rows, and rows as messages. Options and columns: docs/options.md.
 
-    Source, sink and admin do not import each other: this class does what the option ensureStream asks for.
+    Source, sink and admin do not import each other: this class does what the option ensureStream asks for. Spark sends
+    it to each new Python worker along with a task, which should import no more than its side, so the methods import it.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -66,6 +65,8 @@ class JetStreamDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read`. Raise `OptionError`, `SchemaError`."""
+        from spark_jetstream.source.reader import JetStreamBatchReader  # noqa: PLC0415
+
         reader = JetStreamBatchReader(self.options, schema)
         _ = reader.columns
         _ensure_streams(reader.options)
@@ -73,14 +74,20 @@ class JetStreamDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of `spark.readStream`; its first call raises the errors, see `source/reader.py`."""
+        from spark_jetstream.source.reader import JetStreamStreamReader  # noqa: PLC0415
+
         return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of `df.write`. Raise `OptionError`, `SchemaError`, and what is wrong with the stream."""
+        from spark_jetstream.sink.writer import JetStreamBatchWriter  # noqa: PLC0415
+
         return JetStreamBatchWriter(self.options, schema, overwrite, _ensure_streams)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return the writer of `df.writeStream`, built twice in every micro-batch. Raise what `writer` raises."""
+        from spark_jetstream.sink.writer import JetStreamStreamWriter  # noqa: PLC0415
+
         return JetStreamStreamWriter(self.options, schema, overwrite, _ensure_streams)
 
 
