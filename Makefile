@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all chaos soak fuzz lint docs audit release-check bench bench-quick compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all chaos soak fuzz lint docs audit release-check bench bench-quick bench-cluster compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench: $(INSTALLED) ## Measure throughput, latency and memory, half an hour; wri
 
 bench-quick: $(INSTALLED) ## The same in three to five minutes, for a look between two changes; writes build/bench-quick.json
 	@$(RUN) $(PY) -m benchmarks --quick --json build/bench-quick.json
+
+bench-cluster: $(INSTALLED) ## Compare three executors and a cluster of three servers with the model of docs/tuning.md; five minutes
+	@$(RUN) $(PY) -m benchmarks.cluster
 
 compat-sparks: $(COMPAT_VERSIONS:%=$(SPARKS)/%/.installed) ## Fetch the older Sparks that the tests also run on
 

@@ -95,7 +95,7 @@ def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
         for label, (first, last) in ranges.items():
             options = {"servers": server.url, "stream": "LARGE", "startingOffsets": f'{{"LARGE": {first}}}'}
             rows = spark.read.format("jetstream").options(**options, endingOffsets=f'{{"LARGE": {last + 1}}}').load()
-            cpu, began, messages = Cpu(server.pid, spark_jvm()), time.perf_counter(), last - first + 1
+            cpu, began, messages = Cpu(spark_jvm(), server.pid), time.perf_counter(), last - first + 1
             rows.write.format("noop").mode("overwrite").save()
             seconds = (time.perf_counter() - began, *cpu.used())
             table.add(f"{label} {messages:,}", *(each / messages * 1e6 for each in seconds), counted=number > 0)

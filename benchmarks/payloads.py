@@ -39,7 +39,7 @@ def run(spark: SparkSession, scale: Scale) -> None:
             for label, (stream, messages, size, headers) in shapes.items():
                 source = spark.read.format("jetstream").option("servers", server.url).option("stream", stream)
                 rows = source.option("maxMessagesPerPartition", messages // 2).load()
-                cpu = Cpu(server.pid, jvm)
+                cpu = Cpu(jvm, server.pid)
                 began = time.perf_counter()
                 rows.write.format("noop").mode("overwrite").save()
                 rate = messages / (time.perf_counter() - began)

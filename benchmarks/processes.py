@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -55,21 +55,24 @@ def _status_megabytes(pid: int, field: str) -> float:
 
 
 class Cpu:
-    """CPU seconds of the server, of Spark's JVM and of its Python workers, from when it is made.
+    """CPU seconds of servers, of Spark's JVM and those of its executors, and of its Python workers.
 
-    Those of a worker that has ended do not count.
+    They count from when it is made. Those of a worker that has ended do not count.
     """
 
-    def __init__(self, server: int, jvm: int) -> None:
-        self._server = server
+    def __init__(self, jvm: int, *servers: int) -> None:
+        self._servers = servers
         self._jvm = jvm
-        self._before = {pid: cpu_seconds(pid) for pid in (server, jvm, *python_workers(jvm))}
+        self._before = {pid: cpu_seconds(pid) for pids in self._kinds() for pid in pids}
 
     def used(self) -> tuple[float, float, float]:
         """Seconds so far, in this order."""
-        kinds = ([self._server], [self._jvm], python_workers(self._jvm))
-        server, jvm, python = (sum(cpu_seconds(pid) - self._before.get(pid, 0.0) for pid in pids) for pids in kinds)
-        return server, jvm, python
+        spent = (sum(cpu_seconds(pid) - self._before.get(pid, 0.0) for pid in pids) for pids in self._kinds())
+        servers, jvms, python = spent
+        return servers, jvms, python
+
+    def _kinds(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        return self._servers, [self._jvm, *_jvms(self._jvm)], python_workers(self._jvm)
 
 
 class PeakMemory:
@@ -96,7 +99,11 @@ class PeakMemory:
 
 def spark_jvm() -> int:
     """The process id of the JVM that this process has started for Spark."""
-    return next(pid for pid in children(os.getpid()) if "java" in command(pid).split(" ")[0])
+    return next(iter(_jvms(os.getpid())))
+
+
+def _jvms(pid: int) -> list[int]:
+    return [child for child in children(pid) if command(child).split(" ")[0].endswith("java")]
 
 
 def python_workers(pid: int) -> list[int]:

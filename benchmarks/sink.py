@@ -51,7 +51,7 @@ def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
     )
     for number in range(1 - WARM_UP, scale.rounds + 1):
         for level in LEVELS:
-            cpu = Cpu(server.pid, jvm)
+            cpu = Cpu(jvm, server.pid)
             rate = scale.rows / write(frame, server, level)
             cost = [seconds / scale.rows * 1e6 for seconds in cpu.used()]
             if stored(server.url, "P") != scale.rows:
@@ -81,7 +81,7 @@ def payloads(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
         frame = rows(spark, count, 2, size)
         for number in range(1 - WARM_UP, scale.rounds + 1):
             for level in LEVELS[:2]:
-                cpu = Cpu(server.pid, jvm)
+                cpu = Cpu(jvm, server.pid)
                 rate = count / write(frame, server, level)
                 cost = [seconds / count * 1e6 for seconds in cpu.used()]
                 delete(server.url, "P")

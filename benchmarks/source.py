@@ -72,7 +72,7 @@ def throughput(spark: SparkSession, server: NatsServer, scale: Scale) -> None:
         **{"round": "s", **rates, **ratios},
     )
     for number in range(1 - scale.warm_up, scale.rounds + 1):
-        cpu = Cpu(server.pid, jvm)
+        cpu = Cpu(jvm, server.pid)
         took = _run(spark, "jetstream", jetstream, messages)
         cost = [seconds / messages * 1e6 for seconds in cpu.used()]
         two = messages / _run(spark, "jetstream", steady, messages).tasks

@@ -50,7 +50,7 @@ def run(spark: SparkSession, rounds: int, sockets: str) -> None:
 def _job(spark: SparkSession, server: NatsServer, source: str, tasks: int) -> list[float]:
     """Return the seconds that a job took by the clock, and of CPU in the server, in Spark's JVM and in Python."""
     rows = _rows(spark, server.url, source, tasks)
-    cpu = Cpu(server.pid, spark_jvm())
+    cpu = Cpu(spark_jvm(), server.pid)
     began = time.perf_counter()
     rows.write.format("noop").mode("overwrite").save()
     return [time.perf_counter() - began, *cpu.used()]

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
-from spark_jetstream.protocol.wire import integers
+from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated, texts
+from spark_jetstream.protocol.wire import as_arrow, as_vector
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 STREAM_PREFIX = "KV_"
@@ -127,21 +127,21 @@ def operations(headers: pa.MapArray) -> npt.NDArray[np.int8] | None:
     if headers.null_count == count:
         return None
     codes = np.zeros(count, np.int8)
-    bounds = headers.offsets.to_numpy(zero_copy_only=False)
+    bounds = as_vector(headers.offsets)
     values = headers.items
-    firsts = values.offsets.to_numpy(zero_copy_only=False)
+    firsts = as_vector(values.offsets)
     # The header of a client is the last one here: it wins.
     for name, purges in reversed(_PURGES.items()):
         # `keys` and `items` are those after the first offset as well as before it, if the array is a slice.
-        places = np.flatnonzero(pc.equal(headers.keys, name).to_numpy(zero_copy_only=False))
+        places = np.flatnonzero(as_vector(pc.equal(headers.keys, repeated(name, 1)[0])))
         places = places[(places >= bounds[0]) & (places < bounds[-1])]
         if not len(places):
             continue
         # Of a header that is there several times the first value counts, as for the clients.
-        first_values = values.values.take(pa.array(firsts[places]))
+        first_values = values.values.take(as_arrow(firsts[places]))
         rows = np.searchsorted(bounds, places, side="right") - 1
-        purged = pc.is_in(first_values, value_set=pa.array(purges)).to_numpy(zero_copy_only=False)
-        given = ~pc.is_in(first_values, value_set=pa.array(_PUTS)).to_numpy(zero_copy_only=False)
+        purged = as_vector(pc.is_in(first_values, value_set=texts(purges)))
+        given = ~as_vector(pc.is_in(first_values, value_set=texts(_PUTS)))
         codes[rows[given]] = np.where(purged, _PURGE, _DELETE)[given]
     return codes if codes.any() else None
 
@@ -186,14 +186,14 @@ def bucket_batch(
     codes = None
     if live_only or "operation" in columns or "value" in columns:
         codes = operations(messages.headers())
-    put = None if codes is None else pa.array(codes == PUT)
+    put = None if codes is None else as_arrow(codes == PUT)
     column = {
         "bucket": lambda: repeated(bucket, len(messages)),
         "key": lambda: keys(messages),
         "value": lambda: messages.payloads() if put is None else pc.if_else(put, messages.payloads(), _NO_VALUE),
-        "revision": lambda: integers(messages.sequences),
+        "revision": lambda: as_arrow(messages.sequences),
         "operation": lambda: (
-            repeated(OPERATIONS[PUT], len(messages)) if codes is None else pa.array(OPERATIONS).take(pa.array(codes))
+            repeated(OPERATIONS[PUT], len(messages)) if codes is None else texts(OPERATIONS).take(as_arrow(codes))
         ),
         "timestamp": lambda: microseconds(messages.timestamps()),
     }

@@ -18,7 +18,7 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import ack_subject
 from spark_jetstream.protocol.headers import HEADERS_TYPE, decode_headers, to_text
 from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, gather, integers
+from spark_jetstream.protocol.wire import Frames, IntArray, as_arrow, gather
 from spark_jetstream.schema import arrow_schema
 
 
@@ -131,6 +131,11 @@ def repeated(value: str | bytes, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string() if isinstance(value, str) else pa.binary(), count, buffers)
 
 
+def texts(values: Sequence[str]) -> pa.StringArray:
+    """Return a column of at least one string."""
+    return pa.concat_arrays([repeated(value, 1) for value in values])
+
+
 def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
     """Return times in whole microseconds, rounded down, in UTC."""
     return pa.Array.from_buffers(
@@ -146,7 +151,7 @@ def record_batch(
     values: dict[str, Callable[[], pa.Array]] = {
         "stream": lambda: repeated(stream, len(messages)),
         "subject": messages.subjects,
-        "sequence": lambda: integers(messages.sequences),
+        "sequence": lambda: as_arrow(messages.sequences),
         "timestamp": lambda: microseconds(messages.timestamps()),
         "headers": messages.headers if with_headers else lambda: pa.nulls(len(messages), HEADERS_TYPE),
         "data": messages.payloads,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
 from spark_jetstream.protocol.json_text import json_object
-from spark_jetstream.protocol.wire import integers
+from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.schema import COUNTER_COLUMNS, arrow_schema
 
 INCREMENT, SOURCES = "Nats-Incr", "Nats-Counter-Sources"
@@ -67,7 +67,7 @@ def counter_batch(messages: MessageRun, *, stream: str, columns: Sequence[str]) 
         "value": lambda: _values(messages, stream),
         "incr": lambda: _header(headers(), INCREMENT),
         "sources": lambda: _sources(headers()),
-        "sequence": lambda: integers(messages.sequences),
+        "sequence": lambda: as_arrow(messages.sequences),
         "timestamp": lambda: microseconds(messages.timestamps()),
     }
     return pa.RecordBatch.from_arrays([column[name]() for name in columns], schema=schema)

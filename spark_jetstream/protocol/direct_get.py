@@ -30,7 +30,7 @@ from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import decode_headers, to_text
 from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.vectors import BoolArray, begins_with, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, gather, joined, parse_status
+from spark_jetstream.protocol.wire import Frames, IntArray, as_arrow, as_vector, gather, joined, parse_status
 
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
 _NAMES = (
@@ -105,7 +105,7 @@ class DirectBatch:
             times = self._value(_TIME).cast(pa.string()).cast(pa.timestamp("ns", tz="UTC"))
         except pa.ArrowInvalid:
             raise ProtocolError("a direct get was answered with a time that cannot be read") from None
-        nanoseconds: IntArray = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        nanoseconds: IntArray = as_vector(times.cast(pa.int64()))
         return nanoseconds
 
     def subjects(self) -> pa.StringArray:
@@ -245,7 +245,7 @@ class MergedReplies:
         return self._in_order([part.payloads() for part in self.parts])
 
     def _in_order(self, arrays: list[pa.Array]) -> pa.Array:
-        return pa.concat_arrays(arrays).take(pa.array(self.order))
+        return pa.concat_arrays(arrays).take(as_arrow(self.order))
 
 
 def merge(readers: Sequence[Iterator[DirectBatch]]) -> Iterator[MessageRun]:

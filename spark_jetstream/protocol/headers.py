@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.protocol.vectors import BoolArray
-from spark_jetstream.protocol.wire import IntArray, gather, joined
+from spark_jetstream.protocol.wire import IntArray, as_arrow, as_vector, gather, joined
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 _RAW_TYPE = pa.map_(pa.binary(), pa.list_(pa.binary()))
@@ -98,7 +98,7 @@ def _is_blank(octets: npt.NDArray[np.uint8]) -> BoolArray:
 def _assemble(count: int, row: IntArray, names: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.MapArray:
     """One map a row from (row, name, value) in wire order; repeated names of a row become one list."""
     total = len(row)
-    codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = as_vector(names.dictionary_encode().indices).astype(np.int64)
     distinct = int(codes.max()) + 1 if total else 1
     key = row * distinct + codes
     order = np.argsort(key, kind="stable")
@@ -114,13 +114,13 @@ def _assemble(count: int, row: IntArray, names: pa.Array, values: pa.Array, kind
         sizes = np.diff(np.append(heads, total))[arrangement]
         list_bounds = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
         source = np.repeat(heads[arrangement] - list_bounds[:-1], sizes) + np.arange(total)
-        values = values.take(pa.array(order[source]))
-        names = names.take(pa.array(first[arrangement]))
+        values = values.take(as_arrow(order[source]))
+        names = names.take(as_arrow(first[arrangement]))
         entry_row = row[first[arrangement]]
     per_row = np.bincount(entry_row, minlength=count)
     offsets = np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(list_bounds), values)
-    return pa.MapArray.from_arrays(pa.array(offsets), names, lists, type=kind, mask=pa.array(per_row == 0))
+    lists = pa.ListArray.from_arrays(as_arrow(list_bounds), values)
+    return pa.MapArray.from_arrays(as_arrow(offsets), names, lists, type=kind, mask=as_arrow(per_row == 0))
 
 
 def to_text(raw: pa.BinaryArray) -> pa.StringArray:

@@ -342,7 +342,7 @@ def _tokenize(data: bytearray, run: _FrameRun) -> tuple[IntArray, Frames]:
     around[-1] = len(data)
     pick = np.arange(-2, 2 * count, 2, dtype=np.int64)
     pick[0] = 0
-    lines, bounds = joined(binary(2 * count, around, data).take(integers(pick)))
+    lines, bounds = joined(binary(2 * count, around, data).take(as_arrow(pick)))
     bounds = bounds[1:]
     separators = np.flatnonzero((lines == _SPACE) | (lines == _DOT))
     spaces = np.flatnonzero(lines[separators] == _SPACE)
@@ -422,9 +422,18 @@ def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryA
     return pa.Array.from_buffers(pa.binary(), length, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def integers(values: IntArray) -> pa.Int64Array:
-    """Return the same numbers as an Arrow array, not copied. Without `pa.array`, which imports pandas."""
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+def as_arrow(values: npt.NDArray[Any]) -> pa.Array:
+    """Return a vector as an Arrow array; numbers are not copied. Without `pa.array`, which imports pandas."""
+    content = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(content)])
+
+
+def as_vector(array: pa.Array) -> npt.NDArray[Any]:
+    """Return numbers or booleans, none of them null, as a vector. Without `to_numpy`, which imports pandas."""
+    begin, end, content = array.offset, array.offset + len(array), array.buffers()[1] or b""
+    if pa.types.is_boolean(array.type):
+        return np.unpackbits(np.frombuffer(content, np.uint8), count=end, bitorder="little")[begin:].view(np.bool_)
+    return np.frombuffer(content, array.type.to_pandas_dtype())[begin:end]
 
 
 def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
@@ -434,7 +443,7 @@ def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
     around[0:-1:2] = start
     around[1::2] = end
     around[-1] = end[-1] if count else 0
-    return binary(2 * count, around, data).take(integers(np.arange(0, 2 * count, 2, dtype=np.int64)))
+    return binary(2 * count, around, data).take(as_arrow(np.arange(0, 2 * count, 2, dtype=np.int64)))
 
 
 def joined(pieces: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], IntArray]:

@@ -19,6 +19,7 @@ from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.source.probes import DirectProbe
 from spark_jetstream.testing import NatsServer
+from tests.support.jobs import run_python
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import (
@@ -74,6 +75,33 @@ def rows(read: Iterator[MessageRun]) -> list[tuple[Any, ...]]:
             strict=True,
         )
     ]
+
+
+READ = """
+import sys
+from spark_jetstream.buckets.kv import bucket_batch
+from spark_jetstream.protocol.columns import record_batch
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMN_NAMES
+from tests.support.reading import direct, part_of, pulls
+part = part_of(sys.argv[1], "KV_B", subjects=("$KV.B.a", "$KV.B.b"))
+for read in (direct, pulls):
+    rows, found = 0, []
+    for run in read(sys.argv[1], part):
+        rows += len(record_batch(run, stream="KV_B", columns=COLUMN_NAMES))
+        table = bucket_batch(run, bucket="B", columns=[column.name for column in BUCKET_COLUMNS])
+        found += table["operation"].to_pylist()
+    print(rows, found, "pandas" in sys.modules)
+"""
+
+
+def test_reading_imports_no_pandas(server: NatsServer) -> None:
+    """Spark looks for garbage in all that a worker has imported, after each task."""
+    create(server.url, "KV_B", subjects=["$KV.B.>"], allow_direct=True)
+    operations = (None, [("KV-Operation", "DEL"), ("KV-Operation", "x")], [("A", "1"), ("KV-Operation", "PURGE")])
+    with Publisher(server.url) as publisher:
+        publisher.publish([Message(f"$KV.B.{key}", b"", headers) for headers in operations for key in "ab"])
+    said = f"6 {['PUT', 'PUT', 'DELETE', 'DELETE', 'PURGE', 'PURGE']} False"
+    assert run_python("-c", READ, server.url).splitlines() == [said, said]
 
 
 def test_of_a_header_block_without_a_line_end_the_server_keeps_two_bytes(server: NatsServer) -> None:
