@@ -429,11 +429,11 @@ def as_arrow(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def as_vector(array: pa.Array) -> npt.NDArray[Any]:
-    """Return numbers or booleans, none of them null, as a vector. Without `to_numpy`, which imports pandas."""
+    """Return integers or booleans, none of them null, as a vector. Without `to_numpy`, which imports pandas."""
     begin, end, content = array.offset, array.offset + len(array), array.buffers()[1] or b""
     if pa.types.is_boolean(array.type):
         return np.unpackbits(np.frombuffer(content, np.uint8), count=end, bitorder="little")[begin:].view(np.bool_)
-    return np.frombuffer(content, array.type.to_pandas_dtype())[begin:end]
+    return np.frombuffer(content, str(array.type))[begin:end]
 
 
 def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
