@@ -23,9 +23,9 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_origin
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from spark_jetstream.errors import OptionError, ProtocolError, closest
 from spark_jetstream.options.names import Subject
@@ -44,6 +44,9 @@ from spark_jetstream.options.values import (
 )
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
+
+if TYPE_CHECKING:
+    from pydantic import ModelWrapValidatorHandler  # pydantic 2.10
 
 Boolean = Annotated[bool, Flag()]
 String = Annotated[str, Text()]
