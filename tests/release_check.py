@@ -2,7 +2,8 @@
 
 ``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it builds into
 ``dist/``, installs each file with that ``uv`` into an environment of its own, and runs ``tests/quick_start.py`` there.
-It also writes ``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
+It also imports all modules with the oldest libraries that ``pyproject.toml`` allows, and writes
+``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
 """
 
 from __future__ import annotations
@@ -29,6 +30,18 @@ PARTS = {
     "notebooks/quickstart.ipynb", "tests/release_check.py", "tools/site/build.py",
 }  # fmt: skip
 EXTRAS = "cli,java,spark,testing"
+LOCKED = ("--constraint", "constraints.txt")
+OLDEST = ("--resolution", "lowest-direct", "-r", "pyproject.toml")
+#: Imports each module; one may lack what another extra brings.
+IMPORT_ALL = """
+import importlib, pkgutil, spark_jetstream
+for module in pkgutil.walk_packages(spark_jetstream.__path__, "spark_jetstream."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] in {"spark_jetstream", "nats", "numpy", "pyarrow", "pydantic", "rich", "typer"}:
+            raise
+"""
 
 
 def check(holds: bool, text: str) -> None:
@@ -74,14 +87,14 @@ def check_wheel(wheel: Path) -> None:
     check(urls == URLS, f"its addresses are {urls}")
 
 
-def install(file: Path, extras: str, uv: str, folder: Path) -> Path:
-    """Install the file with the locked versions into an empty environment, and return its Python."""
+def install(file: Path, extras: str, uv: str, folder: Path, versions: tuple[str, ...] = LOCKED) -> Path:
+    """Install the file, with the locked versions or others, into an empty environment, and return its Python."""
     python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
     # A wheel of the same version that was installed before does not count. Spark gives a worker ten seconds to start,
     # which is little for one that compiles what it imports.
     fresh = ("--refresh-package", "spark-jetstream", "--compile-bytecode", "--quiet")
-    options = (*fresh, "--constraint", "constraints.txt")
+    options = (*fresh, *versions)
     package = f"spark-jetstream{extras} @ {file.as_uri()}"
     subprocess.run([uv, "pip", "install", "--python", python, *options, package], cwd=ROOT, check=True)
     return python
@@ -135,6 +148,9 @@ def main() -> None:
             for file in (wheel, sdist):
                 use(file, uv, folder / file.suffix)
                 print(f"{file.name}: installed into an empty environment, and used")
+            python = install(wheel, "[cli]", uv, folder / "oldest", OLDEST)
+            subprocess.run([python, "-I", "-c", IMPORT_ALL], cwd=folder, check=True)
+            print(f"{wheel.name}: imported with the oldest libraries")
             sbom = ROOT / "build" / "sbom" / f"{wheel.stem}.cdx.json"
             write_sbom(wheel, uv, folder / "sbom", sbom)
             print(f"{sbom.relative_to(ROOT)}: written")
