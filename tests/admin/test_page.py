@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -34,8 +35,9 @@ def subjects() -> set[str]:
 
 def methods() -> set[str]:
     """The public methods of `JetStreamAdmin` and of what it holds, as the page writes them."""
-    parts = vars(JetStreamAdmin())
-    held = {name: part for name, part in parts.items() if not name.startswith("_")}
+    package = "spark_jetstream.admin"
+    parts = inspect.getmembers(JetStreamAdmin(), lambda part: type(part).__module__.startswith(package))
+    held = {name: part for name, part in parts if not name.startswith("_")}
     own = {f"{name}.{each}" for name, part in held.items() for each in dir(part) if not each.startswith("_")}
     return own | {"lag", "origin_lag", "plan", "apply", "describe", "publish"}
 
