@@ -26,7 +26,7 @@ from spark_jetstream.testing import NatsServer
 
 _WAITING = ("poll", "get")  # for the server, and for the other thread
 _SHOWN = 12
-_READS = 7  # the first of them warm up
+_READS = 7  # the median leaves aside the first ones, which warm up
 
 
 def _print(thread: str, profile: cProfile.Profile, messages: int) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.client.nats_py import BulkTransport
+from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.columns import MessageRun
@@ -33,6 +35,7 @@ from tests.support.reading import (
     create,
     direct,
     fill,
+    options,
     part_of,
     pulls,
     sequences,
@@ -134,6 +137,20 @@ def test_no_consumer_is_made(server: NatsServer) -> None:
     # The server does say when one is made.
     assert sequences(pulls(server.url, part_of(server.url, "S"))) == ALL
     wait_until(lambda: made() == 1, "the advisory")
+
+
+def test_its_inbox_does_not_slow_the_connection_down(server: NatsServer) -> None:
+    connection = connect(options(server.url))
+    wire = connection._login.client.wire
+    assert isinstance(wire, BulkTransport)
+    read = direct(server.url, part_of(server.url, "S"), replace(SETTINGS, batch=100))
+    found = some(read)
+    assert wire.pace() == 0.0
+    with connection.inbox(replies=True) as other:
+        other.pace = 0.008
+        assert wire.pace() == 0.008
+    wait_until(lambda: wire.pace() == 0.0, "the end of the pace")
+    assert found + sequences(read) == ALL
 
 
 # The wire
