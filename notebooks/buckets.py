@@ -54,7 +54,6 @@ if own_spark:
     with open(f"{folder}/spark.log", "w") as spark_log:  # Spark's log goes there, not below the cells
         os.dup2(spark_log.fileno(), 2)
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
-    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     os.dup2(stderr, 2)
     os.close(stderr)

@@ -102,7 +102,6 @@ else:
         .appName(NAME)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
     os.dup2(stderr, 2)
