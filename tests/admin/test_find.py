@@ -32,6 +32,8 @@ OF_STREAMS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"consumers": 0}, {"sourced": True}),
     ({"subject": "*.a"}, {"subject": "s.a.b"}),
     ({"expression": "state.messages == 1 and 's.*' in config.subjects"}, {"expression": "state.messages > 1"}),
+    ({"expression": "config.max_msgs == -1 and config.storage in ('file', 'memory')"}, {"expression": "-1 > 0"}),
+    ({"expression": "config.subjects == ['s.*']"}, {"expression": "config.subjects[1] == 's.*'"}),
     ({"mirrored": False, "sourced": False, "empty": None}, {"mirrored": True}),
 )
 OF_CONSUMERS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (

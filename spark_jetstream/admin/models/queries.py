@@ -17,9 +17,16 @@ _Yes = Boolean | None
 _Most = Count | None
 _Span = Duration | None
 _ALLOWED = (
-    *(ast.Expression, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.Not, ast.Compare, ast.cmpop),
-    *(ast.Attribute, ast.Subscript, ast.Name, ast.Constant, ast.List, ast.expr_context),
+    *(ast.Expression, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
+    *(ast.Attribute, ast.Subscript, ast.Name, ast.Constant, ast.List, ast.Tuple, ast.expr_context),
 )
+
+
+class _Tuples(ast.NodeTransformer):
+    """Makes tuples of lists, which models do not have."""
+
+    def visit_List(self, node: ast.List) -> ast.Tuple:
+        return ast.Tuple([self.visit(item) for item in node.elts], node.ctx)
 
 
 def _holds(info: Any, text: str) -> bool:
@@ -30,8 +37,9 @@ def _holds(info: Any, text: str) -> bool:
         for node in ast.walk(tree):
             if not isinstance(node, _ALLOWED) or getattr(node, "attr", "").startswith("_"):
                 raise SyntaxError(f"only comparisons are possible, not {ast.unparse(node)}")
+        tree = ast.fix_missing_locations(_Tuples().visit(tree))
         return bool(eval(compile(tree, "expression", "eval"), {"__builtins__": {}}, names))
-    except KeyError:
+    except LookupError:
         return False
     except (AttributeError, MemoryError, NameError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         if getattr(error, "obj", error) is None:
