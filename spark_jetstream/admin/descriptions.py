@@ -213,17 +213,18 @@ def _descriptions(documents: Sequence[Any], what: str) -> Iterator[tuple[Mapping
             elif entry and not entry.keys() & _FIELDS and all(isinstance(value, Mapping) for value in entry.values()):
                 yield from ((value, str(key)) for key, value in entry.items())
             else:
-                yield own_configuration(entry), None
+                yield entry, None
 
 
 def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Callable[[], bool] | None) -> Wanted:
-    fields = {key: value for key, value in described.items() if key != _CONSUMERS}
+    config = own_configuration(described)
+    fields = {key: value for key, value in config.items() if key != _CONSUMERS}
     if fields.get("name") is None:
         if name is None:
             raise OptionError(f"{what}: a stream is described without its name")
         fields["name"] = name
     stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}", newer)
-    consumers = described.get(_CONSUMERS) or []
+    consumers = config.get(_CONSUMERS) or described.get(_CONSUMERS) or []
     if not isinstance(consumers, list):
         raise OptionError(f"{what}: stream {stream.name}: consumers must be a list, not {_type_text(consumers)}")
     configs: dict[str, ConsumerConfig] = {}

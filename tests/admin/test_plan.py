@@ -180,6 +180,8 @@ def test_yaml_and_json_describe_the_same(tmp_path: Path) -> None:
     ]
     (tmp_path / "list.json").write_text(json.dumps(described))
     (tmp_path / "named.json").write_text("\ufeff" + json.dumps({each.pop("name"): each for each in described}))
+    infos = [{"config": each, "created": "", "consumers": each.pop("consumers")} for each in described]
+    (tmp_path / "infos.json").write_text(json.dumps(dict(zip(("ORDERS", "COPY"), infos, strict=True))))
     (tmp_path / "more.json").write_text('{"name": "MORE"}')
     more = read_wanted(str(tmp_path / "list.json"), str(tmp_path / "more.json"))
     assert more == (*found, Wanted(StreamConfig(name="MORE")))
@@ -187,7 +189,8 @@ def test_yaml_and_json_describe_the_same(tmp_path: Path) -> None:
         read_wanted(str(tmp_path / "streams.yaml"), str(tmp_path / "list.json"))
     with pytest.raises(OptionError, match=r"^description 2: stream COPY is described in .*list\.json already$"):
         read_wanted(str(tmp_path / "list.json"), {"name": "COPY"})
-    assert read_wanted(str(tmp_path / "list.json")) == read_wanted(str(tmp_path / "named.json")) == found
+    for name in ("list.json", "named.json", "infos.json"):
+        assert read_wanted(str(tmp_path / name)) == found
 
 
 S = {"name": "S"}
