@@ -236,7 +236,7 @@ class Messages:
     ) -> Iterator[StoredMessage]:
         """Return messages in order, up to the one that is the last when the iteration begins.
 
-        Only messages on ``subject`` (wildcards allowed), from ``sequence`` on or stored at the time ``since`` or later,
+        Only messages on ``subject`` (wildcards allowed), from ``sequence`` on, stored at the time ``since`` or later,
         and at most ``count``. They are read in batches where the stream allows Direct Get, else one by one; ``direct``
         insists on batches (True), or on single messages from the leader (False).
 
@@ -246,7 +246,7 @@ class Messages:
         """
         if since is not None:
             try:
-                sequence = self.since(stream, since, subject or ">").seq
+                sequence = max(positive(sequence), self.since(stream, since, subject or ">").seq)
             except MessageNotFound:
                 return
         if count is not None and count < 1:

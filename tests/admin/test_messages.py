@@ -106,6 +106,7 @@ def test_read(admin: JetStreamAdmin, stream: str) -> None:
     assert sequences(admin.messages.read(stream, sequence=27, count=100)) == [27, 28, 29, 30]
     assert sequences(admin.messages.read(stream, since=found[24].time, count=2)) == [26, 27]
     assert sequences(admin.messages.read(stream, "looked.0", since=found[24].time)) == [27, 30]
+    assert sequences(admin.messages.read(stream, sequence=29, since=found[24].time)) == [29, 30]
     nothing = [
         admin.messages.read(stream, "looked.9"),
         admin.messages.read(stream, sequence=31),
