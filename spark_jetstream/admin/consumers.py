@@ -191,8 +191,8 @@ class Consumers(Balanced):
     ) -> list[Difference]:
         """Change a consumer; return what was changed, as `Streams.update`. Raises `OptionError`, `JetStreamError`.
 
-        To change between ``filter_subject`` and ``filter_subjects``, give the other one as None. New filters are
-        checked as `create` does, unless ``any_filter``. ``pedantic`` is that of `Streams.create`.
+        ``filter_subject`` and ``filter_subjects`` replace each other. New filters are checked as `create` does, unless
+        ``any_filter``. ``pedantic`` is that of `Streams.create`.
         """
 
         def check(wanted: ConsumerConfig, actual: ConsumerConfig, context: str) -> None:
@@ -220,8 +220,6 @@ class Consumers(Balanced):
             "metadata": config.own_metadata or None,
             "pause_until": config.pause_until if info.paused else None,
         }
-        if "filter_subject" in changes or "filter_subjects" in changes:
-            new |= {"filter_subject": None, "filter_subjects": None}
         return self.create(stream, changed(config, {**new, **changes}, what), any_filter=any_filter)
 
     def delete(self, stream: str, name: str, *, missing_ok: bool = False) -> bool:

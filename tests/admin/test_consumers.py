@@ -74,9 +74,14 @@ def test_one_filter_in_a_list(admin: JetStreamAdmin, stream: str) -> None:
     assert consumers.create(stream, filter_subjects=["c.a"]).config.filter_subjects == ("c.a",)
     durable = consumers.create(stream, durable_name="g", filter_subjects=["c.a"], durable_form=True)
     assert durable.config.filter_subjects == ("c.a",)
-    changes: dict[str, Any] = {"filter_subject": "c.d", "filter_subjects": None}
-    assert [each.field for each in consumers.update(stream, "c", changes)] == ["filter_subjects"]
+    # The other form takes its place.
+    forms: list[dict[str, Any]] = [{"filter_subject": "c.d"}, {"filter_subjects": ["c.a"]}]
+    for changes in (*forms, {"filter_subject": "c.d", "filter_subjects": None}):
+        assert [each.field for each in consumers.update(stream, "c", changes)] == ["filter_subjects"]
     assert consumers.load(stream, "c").config.filter_subject == "c.d"
+    assert consumers.copy(stream, "c", "h", filter_subjects=["c.e", "c.f"]).config.filters == ("c.e", "c.f")
+    assert consumers.update(stream, "c", filter_subject=None)
+    assert consumers.load(stream, "c").config.filters == ()
 
 
 def test_create_with_a_name_in_front(admin: JetStreamAdmin, stream: str) -> None:

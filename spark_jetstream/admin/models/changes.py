@@ -201,8 +201,6 @@ def merged(wanted: M, actual: M) -> M:
         elif name == "sources" and have and [one.name for one in value] == [one.name for one in have]:
             value = tuple(merged(one, other) for one, other in zip(value, have, strict=True))
         changes[name] = value
-    if isinstance(wanted, ConsumerConfig) and changes.keys() & {"filter_subject", "filter_subjects"}:
-        changes = {"filter_subject": None, "filter_subjects": None, **changes}
     return actual.changed(**changes)
 
 

@@ -38,6 +38,9 @@ Sampling = Annotated[
 
 ONE_SECOND = Nanoseconds(1_000_000_000)
 
+#: Fields -> another one, which only says the same: it goes back to its default when they are changed without it.
+_INSTEAD = {"backoff": "ack_wait", "filter_subject": "filter_subjects", "filter_subjects": "filter_subject"}
+
 
 class ConsumerConfig(Model):
     """The configuration of a consumer: what a client sends to create or update it, and what the server reports."""
@@ -135,8 +138,8 @@ class ConsumerConfig(Model):
         return users_metadata(self.metadata)
 
     def changed(self, **changes: Any) -> ConsumerConfig:
-        """As `Model.changed`; ``ack_wait`` goes along with ``backoff``, whose first value it is."""
-        return super().changed(**({"ack_wait": None, **changes} if "backoff" in changes else changes))
+        """As `Model.changed`; the two forms of filters replace each other, and ``backoff`` an ``ack_wait``."""
+        return super().changed(**({other: None for field, other in _INSTEAD.items() if field in changes} | changes))
 
     def body(self) -> dict[str, Any]:
         """As `Model.body`, without an ``opt_start_time`` of "never", which servers accept only where it counts."""
