@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 Ack = Literal["ack", "nak", "term", "none"]
 _MOST = 1000
 _SHORTEST = 0.1  # seconds: a server may drop a pull that expires sooner before it looks for messages
+_LONGEST = 1e9  # seconds: what the API, and waiting, can express
 #: Fields of a pull request -> the ``priority_policy`` that they are for; elsewhere servers ignore or refuse them.
 _FOR = {"min_pending": "overflow", "min_ack_pending": "overflow", "priority": "prioritized", "id": "pinned_client"}
 
@@ -329,7 +330,7 @@ class Consumers(Balanced):
             raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
         if not 1 <= count <= _MOST:
             raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
-        if timeout != 0 and not timeout >= _SHORTEST:
+        if timeout != 0 and not _SHORTEST <= timeout <= _LONGEST:
             raise OptionError(f"timeout must be 0 (do not wait), or at least {_SHORTEST:g} seconds, not {timeout:g}")
         expires = 0.0 if no_wait else timeout
         if no_wait is False and not timeout:

@@ -360,6 +360,7 @@ def test_next_of_what_cannot_be_asked(admin: JetStreamAdmin, stream: str) -> Non
         ({"timeout": 0.09}, r"timeout must be 0 \(do not wait\), or at least 0.1 seconds, not 0.09"),
         ({"timeout": -1}, "timeout must be 0"),
         ({"timeout": float("nan")}, "timeout must be 0"),
+        ({"timeout": float("inf")}, "timeout must be 0"),
         ({"timeout": 0, "no_wait": False}, "no_wait=False needs a timeout above 0"),
         ({"max_bytes": 0}, "max_bytes must be a size from 1"),
         ({"idle_heartbeat": -1}, "idle_heartbeat must be a duration from 100ms"),
