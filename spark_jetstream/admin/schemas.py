@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from spark_jetstream.admin.models import account, consumers, messages, streams
-from spark_jetstream.admin.models.base import Boolean, Model, String, complaint, hint
+from spark_jetstream.admin.models.base import Boolean, Model, Reply, String, complaint, hint
 from spark_jetstream.admin.models.events import EVENT_TYPES
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.values import TRUST
@@ -35,10 +35,8 @@ class ConsumerRequest(Model):
     pedantic: Boolean = False
 
 
-_DONE = (
-    "stream_delete stream_msg_delete stream_leader_stepdown stream_remove_peer stream_evacuate_peer consumer_delete "
-)
-_DONE += "consumer_leader_stepdown meta_leader_stepdown meta_server_remove"
+_DONE = """stream_delete stream_msg_delete stream_leader_stepdown stream_remove_peer stream_evacuate_peer
+    consumer_delete consumer_leader_stepdown meta_leader_stepdown meta_server_remove"""
 _GIVEN: Mapping[type[Model], str] = {
     streams.StreamConfig: "stream_configuration",
     StreamRequest: "stream_create_request stream_update_request",
@@ -48,6 +46,7 @@ _GIVEN: Mapping[type[Model], str] = {
     ConsumerRequest: "consumer_create_request",
 }
 _REPLIES: Mapping[type[Model], str] = {
+    Reply: "consumer_unpin account_purge",
     account.AccountInfo: "account_info",
     messages.DoneReply: _DONE,
     messages.MessageReply: "stream_msg_get",

@@ -33,12 +33,13 @@ def test_types_and_schemas_are_printed(do: Command, run: Command) -> None:
 
 def test_replies_of_the_server_have_their_schemas(admin: JetStreamAdmin, name: str) -> None:
     admin.streams.create(name, subjects=f"{name}.>")
-    admin.consumers.create(name, "c", ack_policy="explicit")
+    admin.consumers.create(name, "c", ack_policy="explicit", priority_policy="pinned_client", priority_groups=["g"])
     admin.publish(f"{name}.a", "x")
     api: Any = Api(admin.options)
     names = {"stream": name, "consumer": "c"}
     for subject, body in {
         jsapi.MESSAGE_GET: {"seq": 1},
+        jsapi.CONSUMER_UNPIN: {"group": "g"},
         **dict.fromkeys((jsapi.ACCOUNT_INFO, jsapi.STREAM_INFO, jsapi.STREAM_LIST, jsapi.STREAM_NAMES)),
         **dict.fromkeys((jsapi.CONSUMER_INFO, jsapi.CONSUMER_LIST, jsapi.CONSUMER_NAMES, jsapi.CONSUMER_PAUSE)),
         **dict.fromkeys((jsapi.STREAM_PURGE, jsapi.CONSUMER_DELETE, jsapi.STREAM_DELETE)),
