@@ -277,7 +277,7 @@ class JetStreamAdmin:
         The options come from variables such as ``NATS_URL`` and ``NATS_CONTEXT`` (see `environment_options`), else from
         the context that ``nats context select`` chose. ``options`` replace them: a user replaces all variables of the
         authentication, and a context replaces ``NATS_URL``, which the command prefers. Raises `OptionError` for an
-        option that is not known or not possible; it names the variable that the option comes from.
+        option that is not known or not possible; it says which variable, or selection, the option comes from.
         """
         wanted, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
@@ -288,15 +288,16 @@ class JetStreamAdmin:
             else {}
         )
         inherited = beside({**chosen, **given}, hidden(environment_options(os.environ)))
+        origins = {option: f"the environment, {variable}" for variable, option in PLAIN.items()}
         if "context" not in {*given, *inherited} and (selected := selected_context()) is not None:
-            inherited["context"] = SecretStr(selected)
+            inherited["context"], origins["context"] = SecretStr(selected), "nats context select"
         try:
             return cls(**{**inherited, **given})
         except OptionError as error:
             if error.option not in inherited:
                 raise
-            variable = next((name for name, option in PLAIN.items() if option == error.option), "NATS_*")
-            problem = OptionError(f"{error} (it comes from the environment, {variable})", option=error.option)
+            origin = origins.get(error.option or "", "the environment, NATS_*")
+            problem = OptionError(f"{error} (it comes from {origin})", option=error.option)
         raise problem
 
     @property

@@ -329,7 +329,10 @@ def test_an_error_says_that_a_value_comes_from_the_environment(
         JetStreamAdmin.from_environment(connectTimeout="soon", requestTimeout="2s")
     assert "environment" not in str(caught.value)
     selection.write_text("gone\n")
-    with pytest.raises(OptionError, match=r"no context of this name .*environment, NATS_CONTEXT"):
+    with pytest.raises(OptionError, match=r"no context of this name .*\(it comes from nats context select\)$"):
+        JetStreamAdmin.from_environment(requestTimeout="2s")
+    monkeypatch.setenv("NATS_CONTEXT", "gone")
+    with pytest.raises(OptionError, match=r"no context of this name .*\(it comes from the environment, NATS_CONTEXT"):
         JetStreamAdmin.from_environment(requestTimeout="2s")
 
 
