@@ -229,15 +229,13 @@ def moment(what: str, time: Any) -> Timestamp:
     """Return a time. Raises `OptionError`, which calls it ``what``."""
     try:
         return Timestamp.of(time)
-    except ValueError as error:
-        expected = str(error)
-    raise OptionError(f"{what} must be {expected}, not {shown(time)}")
+    except ValueError as expected:
+        raise OptionError(f"{what} must be {expected}, not {shown(time)}") from None
 
 
 def checked(kind: Kind, what: str, value: object) -> Any:
     """Return the value of an argument, read as an option is. Raises `OptionError`, which calls it ``what``."""
     try:
         return kind.read(value)
-    except ValueError as error:
-        problem = str(error)
-    raise OptionError(f"{what} {problem}")
+    except ValueError as problem:
+        raise OptionError(f"{what} {problem}") from None
