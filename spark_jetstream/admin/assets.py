@@ -97,7 +97,7 @@ class Asset(Generic[Info]):
             if not already_exists(error):
                 raise
             return self._existing(error, wanted)
-        self._confirm(wanted, info, "created")
+        confirm(wanted, info.config, f"{self.what} was created")
         return info
 
     def load_or_create(
@@ -141,7 +141,7 @@ class Asset(Generic[Info]):
             if check is not None:
                 check(wanted, actual, context)
             info = send(self._api, *self._names, wanted, actual, context, pedantic=pedantic)
-            self._confirm(wanted, info, "updated")
+            confirm(wanted, info.config, f"{self.what} was updated")
         return differing
 
     def _existing(self, refusal: ApiError, wanted: Model) -> Info:
@@ -156,17 +156,20 @@ class Asset(Generic[Info]):
             return info
         raise refusal
 
-    def _confirm(self, wanted: Model, info: Info, done: str) -> None:
-        """Raise `JetStreamError` when the server left out a part; of a consumer without a name it chooses the name."""
-        lost = [change for change in differences(wanted, info.config) if change.field != "name" or change.wanted]
-        if lost:
-            problem = f"the server has not taken all of it (on the server -> asked for): {'; '.join(map(str, lost))}"
-            raise JetStreamError(f"{self.what} was {done}, but {problem}")
-
 
 def already_exists(error: ApiError) -> bool:
     """Return whether the server refused to create a stream or consumer because one of that name exists."""
     return isinstance(error, StreamExists) or error.err_code == jsapi.CONSUMER_EXISTS
+
+
+def confirm(wanted: Model, actual: Model, done: str, *, given_only: bool = False) -> None:
+    """Raise `JetStreamError` when the server left out a part; of a consumer without a name it chooses the name."""
+    changes = differences(wanted, actual, given_only=given_only)
+    if lost := "; ".join(str(change) for change in changes if change.field != "name" or change.wanted):
+        raise JetStreamError(
+            f"{done}, but the server has not taken all of it, perhaps because it is too old (on the server -> asked "
+            f"for): {lost}"
+        )
 
 
 def refuse_difference(wanted: Model, actual: Model, what: str, *, given_only: bool) -> None:

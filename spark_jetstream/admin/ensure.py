@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.descriptions import Wanted, file_content, json_document, wanted_in
-from spark_jetstream.admin.plan import Plan, Step, carry_out, difference_list, make_plan, refusals
+from spark_jetstream.admin.models.base import readable
+from spark_jetstream.admin.plan import Plan, Step, carry_out, make_plan, refusals
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError, PermissionDenied
 from spark_jetstream.options import ConnectionOptions
@@ -114,8 +115,8 @@ def _attempt(api: Api, wanted: tuple[Wanted, ...], ensure: Ensure) -> None:
         )
     if ensure.on_conflict == "ignore":
         for step in conflicts:
-            changes = difference_list(step.differences)
-            log.warning("%s is not as option %s describes it, and is left as it is: %s", step.what, OPTION, changes)
+            differing = _differing(step)
+            log.warning("%s is not as option %s describes it, and is left as it is: %s", step.what, OPTION, differing)
         plan = Plan(tuple(step for step in plan.steps if step.action == "create"), given_only=True)
         conflicts = []
     carry_out(api, plan, note=_NOTE)
@@ -132,8 +133,14 @@ def _conflict(step: Step) -> str:
         advice += "ensureStreamOnConflict to ignore"
     elif risks := [f"{change.field}: {change.risk}" for change in step.differences if change.risk]:
         warning = f" (with update: {', '.join(risks)})"
-    changes = difference_list(step.differences)
-    return f"{step.what} is not as option {OPTION} describes it: {changes}; {advice}{warning}"
+    return f"{step.what} is not as option {OPTION} describes it: {_differing(step)}; {advice}{warning}"
+
+
+def _differing(step: Step) -> str:
+    """Return the fields that differ as text, each with its actual and its wanted value."""
+    return ", ".join(
+        f"{change.field} is {readable(change.actual)}, not {readable(change.wanted)}" for change in step.differences
+    )
 
 
 def _subjects(ensure: Ensure, wanted: tuple[Wanted, ...]) -> str:

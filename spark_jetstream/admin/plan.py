@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ValidationError
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.assets import Config, already_exists, send
+from spark_jetstream.admin.assets import Config, already_exists, confirm, send
 from spark_jetstream.admin.descriptions import Wanted
 from spark_jetstream.admin.models.base import complaint, readable
 from spark_jetstream.admin.models.changes import Difference, differences, merged
@@ -212,14 +212,9 @@ class _Work:
 
     def _send(self, step: Step) -> None:
         """Send a configuration. Raises `JetStreamError` when the server then has another one."""
-        context, names = f"{step.action} {step.what}", (step.stream, step.consumer)
-        done = send(self._api, *names, step.target, step.actual, f"{context}{self._note}").config
-        ignored = differences(step.wanted, done, given_only=self._given_only)
-        if ignored:
-            raise JetStreamError(
-                f"the server did {context}{self._note}, but not as it was asked to, perhaps because it is too old for "
-                f"that: {difference_list(ignored, '; ')}"
-            )
+        context = f"{step.action} {step.what}{self._note}"
+        done = send(self._api, step.stream, step.consumer, step.target, step.actual, context).config
+        confirm(step.wanted, done, f"{step.what} was {step.action}d{self._note}", given_only=self._given_only)
         log.info("%sd %s", step.action, step.what)
 
 
@@ -237,13 +232,6 @@ def difference_words(difference: Difference) -> str:
     if difference.refused:
         return f"{difference} (refused: {difference.refused})"
     return f"{difference} (risk: {difference.risk})" if difference.risk else str(difference)
-
-
-def difference_list(changes: Iterable[Difference], separator: str = ", ") -> str:
-    """Return differences as text: each field with its actual and its wanted value."""
-    return separator.join(
-        f"{change.field} is {readable(change.actual)}, not {readable(change.wanted)}" for change in changes
-    )
 
 
 def difference_data(difference: Difference) -> dict[str, Any]:

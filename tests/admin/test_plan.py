@@ -140,7 +140,7 @@ def test_what_the_server_does_not_do_is_an_error(admin: JetStreamAdmin, new_stre
     def forget(subject: str, body: bytes) -> bytes:
         return json.dumps({key: value for key, value in json.loads(body).items() if key != "max_msgs"}).encode()
 
-    with pytest.raises(JetStreamError, match=f"did create stream {name}, but not as .*: max_msgs is -1, not 5"):
+    with pytest.raises(JetStreamError, match=f"stream {name} was created, but the server .*: max_msgs: -1 -> 5"):
         carry_out(meddled(admin.options, forget), plan)
 
 
