@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from spark_jetstream.admin.api import Api, Body
+from spark_jetstream.admin.api import Api, Body, checked
 from spark_jetstream.errors import RequestTimeout
+from spark_jetstream.options.names import Prefix
 from spark_jetstream.protocol import jsapi
 
 
@@ -28,7 +29,8 @@ class Cluster:
 
     def purge_account(self, account: str) -> None:
         """Let all streams and consumers of an account be deleted; do not await it. An unknown account is no error."""
-        self._ask(jsapi.ACCOUNT_PURGE, {}, f"delete the streams of account {account}", account=account)
+        name = checked(Prefix(1), "account", account)
+        self._ask(jsapi.ACCOUNT_PURGE, {}, f"delete the streams of account {name}", account=name)
 
     def _ask(self, subject: str, body: Body, context: str, **names: str) -> None:
         try:

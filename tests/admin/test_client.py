@@ -281,6 +281,12 @@ def test_a_name_that_would_be_another_request(name: str, admin: JetStreamAdmin) 
     assert "KEPT" in admin.streams.names()
 
 
+@pytest.mark.parametrize("name", ["", "A.B", ">", "A B"])
+def test_an_account_that_would_be_another_subject(name: str, admin: JetStreamAdmin) -> None:
+    with pytest.raises(OptionError, match="account must be a name without dots, without blanks"):
+        admin.cluster.purge_account(name)
+
+
 # -- old servers, and servers that answer for a part --
 
 
