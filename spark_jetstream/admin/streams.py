@@ -11,7 +11,7 @@ from spark_jetstream.admin.api import Api, stream_name, subject_filter
 from spark_jetstream.admin.assets import Asset
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.balance import Balanced
-from spark_jetstream.admin.models.changes import Difference, changed, differences, named, parse_user
+from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
 from spark_jetstream.admin.models.queries import StreamQuery
 from spark_jetstream.admin.models.streams import (
@@ -24,7 +24,7 @@ from spark_jetstream.admin.models.streams import (
     replicas,
 )
 from spark_jetstream.admin.restore import Restored, restore
-from spark_jetstream.errors import InsufficientResources, OptionError, PermissionDenied, StreamExists, StreamNotFound
+from spark_jetstream.errors import OptionError, PermissionDenied, StreamExists, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import dead_letter_stream
 from spark_jetstream.streams.lookup import nearest_stream
@@ -131,13 +131,6 @@ class Streams(Balanced):
         self._check_origin(wanted)
         try:
             return self._asset(wanted.name).create(wanted, pedantic=pedantic)
-        except InsufficientResources:
-            # The server checks the room, which the stream itself may take, before it checks whether the stream exists.
-            with contextlib.suppress(StreamNotFound, PermissionDenied):
-                existing = self.load(wanted.name)
-                if not differences(wanted, existing.config):
-                    return existing
-            raise
         except StreamExists:
             if "allow_direct" not in wanted.model_fields_set:  # the stream that exists may be without
                 with contextlib.suppress(StreamExists):

@@ -112,7 +112,7 @@ def test_mirror_direct_of_an_origin_without_it(admin: JetStreamAdmin, name: str)
 
 
 def test_create_again_what_took_the_room(nats_server_factory: Callable[..., NatsServer]) -> None:
-    """The server looks for room before it looks whether the stream is there."""
+    """The server looks whether the stream is there before it looks for room."""
     server = nats_server_factory(config="jetstream { max_file_store: 100M }")
     with JetStreamAdmin(servers=server.url) as admin:
         first = admin.streams.create(name="A", max_bytes="60m")
