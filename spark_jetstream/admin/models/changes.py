@@ -23,8 +23,6 @@ from spark_jetstream.admin.models.streams import ZERO, StreamConfig
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 
-Case = Callable[[str, Any, Any], bool]
-
 
 def _off(field: str, wanted: Any, actual: Any) -> bool:
     return not wanted
@@ -39,7 +37,7 @@ class Rule:
     """Why a field is special, and in which cases: by the path, the wanted and the actual value of a difference."""
 
     reason: str
-    applies: Case = lambda field, wanted, actual: True
+    applies: Callable[[str, Any, Any], bool] = lambda field, wanted, actual: True
 
 
 _NEVER = Rule("it can never change")
@@ -390,10 +388,8 @@ def planned(actual: M, changes: object, fields: Mapping[str, Any], what: str) ->
     A model in ``changes`` is the whole configuration; a mapping and ``fields`` are the fields to change.
     """
     given = _configuration(type(actual), changes, what)
-    if isinstance(given, Mapping):
-        target = changed(actual, {**given, **fields}, what)
-    else:
-        target = parse_user(type(actual), given, fields, what)
+    base, own = (actual, {**given, **fields}) if isinstance(given, Mapping) else (given, fields)
+    target = changed(base, own, what)
     return target, differences(target, actual)
 
 
