@@ -331,7 +331,8 @@ class Consumers(Balanced):
         if not 1 <= count <= _MOST:
             raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
         if timeout != 0 and not _SHORTEST <= timeout <= _LONGEST:
-            raise OptionError(f"timeout must be 0 (do not wait), or at least {_SHORTEST:g} seconds, not {timeout:g}")
+            span = f"{_SHORTEST:g} to {_LONGEST:,.0f} seconds"
+            raise OptionError(f"timeout must be 0 (do not wait), or {span}, not {timeout:g}")
         expires = 0.0 if no_wait else timeout
         if no_wait is False and not timeout:
             raise OptionError("no_wait=False needs a timeout above 0")
