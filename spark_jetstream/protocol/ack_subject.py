@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.units import INT64_MAX, Timestamp, shown
+from spark_jetstream.protocol.units import Timestamp, shown, whole_number
 
 PREFIX = "$JS.ACK."
 V1_DOTS, V2_DOTS = 8, 10  # nine tokens, or eleven and more
 DELIVERIES, STREAM_SEQUENCE, CONSUMER_SEQUENCE, TIMESTAMP, PENDING = 4, 5, 6, 7, 8  # tokens of the first form
 NO_NUMBER = "a message came whose reply subject has no numbers where they belong"
-_MOST_DIGITS = 19
 
 
 class AckSubject(NamedTuple):
@@ -57,7 +56,7 @@ def parse_ack(subject: str) -> AckSubject:
 
 def ack_number(digits: str | bytes) -> int:
     """Return a number of a reply subject. Raises `ProtocolError` unless it is from 0 to 2^63-1."""
-    number = int(digits) if len(digits) <= _MOST_DIGITS and digits.isascii() and digits.isdigit() else -1
-    if not 0 <= number <= INT64_MAX:
+    number = whole_number(digits)
+    if number is None:
         raise ProtocolError(NO_NUMBER)
     return number

@@ -69,9 +69,10 @@ def integer(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text) else None
 
 
-def whole_number(text: str) -> int | None:
-    """Return the number that a text of at most 18 ASCII digits denotes; None for any other text."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+def whole_number(text: str | bytes) -> int | None:
+    """Return the number from 0 to 2^63-1 that a text of at most 19 ASCII digits denotes; None for any other text."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    return number if 0 <= number <= INT64_MAX else None
 
 
 def duration_seconds(text: str) -> Fraction | None:

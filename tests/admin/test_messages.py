@@ -212,6 +212,15 @@ def test_the_last_of_each(admin: JetStreamAdmin, direct: str) -> None:
         found(sequence=3, time="2036-01-01T00:00:00Z")
 
 
+def test_the_last_of_each_with_sequences_of_nineteen_digits(
+    admin: JetStreamAdmin, make_stream: Make, publisher: Publisher
+) -> None:
+    first = 10**18
+    name = make_stream({"name": "FAR", "allow_direct": True, "first_seq": first})
+    publisher.publish(Message(f"far.{number % 2}") for number in range(3))
+    assert sequences(iter(admin.messages.last_of_each(name))) == [first + 1, first + 2]
+
+
 def test_the_last_of_each_in_several_answers(admin: JetStreamAdmin, direct: str, publisher: Publisher) -> None:
     """One answer has no more than 8 MiB."""
     publisher.publish(Message(f"d.big{number}", b"x" * 1_000_000) for number in range(20))
