@@ -127,7 +127,9 @@ class AckReader:
         counted = np.flatnonzero(octets[stop - 2] == _QUOTE)
         if len(counted):
             # Between the last two quotes are digits, perhaps with a sign: what stands before them must be their name.
-            others = np.flatnonzero((octets < _ZERO) | (octets > _NINE))
+            first = int(start[counted[0]])
+            answered = octets[first : int(stop[-1])]
+            others = np.flatnonzero((answered < _ZERO) | (answered > _NINE)) + first
             before = others[others.searchsorted(stop[counted] - 2) - 1]
             name = before - (octets[before] == _MINUS) - (len(_COUNTER) - 1)
             named = begins_with(frames.data, name, _COUNTER)
