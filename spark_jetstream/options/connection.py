@@ -145,14 +145,14 @@ class ConnectionOptions(Options):
 
     @model_validator(mode="after")
     def _check_tls(self) -> ConnectionOptions:
-        given = self.given()
         schemes = {url.partition(":")[0] for url in self.servers}
+        given = self.given() if self.tls_handshake_first else self.given() - {"tlsHandshakeFirst"}
         tls = [spec.name for spec in self.specs if spec.name.startswith("tls") and spec.name in given]
+        for name in ("tlsHostname", "tlsHandshakeFirst"):
+            if name in tls and schemes & {"ws", "wss"}:
+                raise OptionError(f"option {name} does not work with ws:// and wss:// URLs", option=name)
         if schemes == {"ws"} and tls:
             raise OptionError(f"option {tls[0]} has no effect with ws:// URLs; use wss://", option=tls[0])
-        for name, value in (("tlsHostname", self.tls_hostname), ("tlsHandshakeFirst", self.tls_handshake_first)):
-            if schemes & {"ws", "wss"} and value:
-                raise OptionError(f"option {name} does not work with wss:// URLs", option=name)
         return self
 
     def _logins(self) -> list[list[str]]:

@@ -209,6 +209,7 @@ def test_what_may_stand_together() -> None:
     letters = source(BATCH, stream=None, deadLettersOf="ORDERS", endingTimestamp="1772366400000")
     assert (letters.read_streams, letters.row_columns) == (("ORDERS_DEAD_LETTERS",), DEAD_LETTER_COLUMNS)
     assert connection(servers="wss://a", tlsCaFile="/ca").tls_ca_file == "/ca"
+    assert not connection(servers="ws://a", tlsHandshakeFirst="false").requires_tls
     assert connection(servers="nats://me:x@a") == connection(servers="nats://a", user="me", password="x")
     assert connection(servers="nats://t%40k@a,b") == connection(servers="nats://a,nats://b", token="t@k")
 
@@ -381,8 +382,11 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (STREAM, {"servers": "ws://a", "tlsCaFile": "b"}, "tlsCaFile", "no effect with ws:// URLs"),
     (STREAM, {"servers": "wss://a,ws://b"}, "servers", "mixes wss:// URLs with ws:// ones, which are not encrypted"),
     (STREAM, {"servers": "ws://b,wss://a", "tlsCaFile": "b"}, "servers", "mixes wss:// URLs with ws:// ones"),
-    (STREAM, {"servers": "wss://a", "tlsHostname": "b"}, "tlsHostname", "does not work with wss://"),
-    (STREAM, {"servers": "wss://a", "tlsHandshakeFirst": "true"}, "tlsHandshakeFirst", "does not work with wss://"),
+    *(
+        (STREAM, {"servers": f"{scheme}://a", name: text}, name, "does not work with ws:// and wss:// URLs")
+        for scheme in ("ws", "wss")
+        for name, text in (("tlsHostname", "b"), ("tlsHandshakeFirst", "true"))
+    ),
 ]
 
 # The same for a sink.
