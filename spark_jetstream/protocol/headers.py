@@ -10,17 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_jetstream.protocol.vectors import BoolArray
 from spark_jetstream.protocol.wire import IntArray, as_arrow, as_vector, gather, joined
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 _RAW_TYPE = pa.map_(pa.binary(), pa.list_(pa.binary()))
-
-_LF, _CR, _COLON, _SPACE, _TAB = 10, 13, 58, 32, 9
-_USUAL = 4  # blanks around names and values that are passed over one by one
 
 
 def decode_headers(data: Any, start: IntArray, length: IntArray, *, raw: bool = False) -> pa.MapArray:
@@ -33,22 +29,21 @@ def decode_headers(data: Any, start: IntArray, length: IntArray, *, raw: bool = 
     rows = np.flatnonzero(length)
     if not len(rows):
         return pa.nulls(count, _RAW_TYPE if raw else HEADERS_TYPE)
-    octets, bounds = joined(gather(data, start[rows], start[rows] + length[rows]))
-    begin, end = _lines(octets, bounds)
-    block = np.searchsorted(bounds, begin, side="right") - 1
-    useful = (begin != bounds[block]) & (end > begin)  # neither the version line nor the empty one
-    begin, end, block = begin[useful], end[useful], block[useful]
-    colons = np.append(np.flatnonzero(octets == _COLON), len(octets))
-    colon = colons[np.searchsorted(colons, begin)]
-    has_colon = colon < end
-    begin, end, colon, block = begin[has_colon], end[has_colon], colon[has_colon], block[has_colon]
-    name_begin, name_end = _stripped(octets, begin, colon)
-    named = name_end > name_begin
-    value_begin, value_end = _stripped(octets, (colon + 1)[named], end[named])
-    names, values = gather(octets, name_begin[named], name_end[named]), gather(octets, value_begin, value_end)
+    blocks = pc.split_pattern(gather(data, start[rows], start[rows] + length[rows]), "\r\n")
+    first = np.frombuffer(blocks.buffers()[1], np.int32, len(rows) + 1)
+    octets, bounds = joined(blocks.values)
+    colon = as_vector(pc.find_substring(blocks.values, ":"))
+    is_header = colon > 0
+    is_header[first[:-1]] = False  # the version line
+    row = np.repeat(rows, np.diff(first))[is_header]
+    begin, end, colon = bounds[:-1][is_header], bounds[1:][is_header], (bounds[:-1] + colon)[is_header]
+    names, values = _stripped(gather(octets, begin, colon)), _stripped(gather(octets, colon + 1, end))
+    named = as_vector(pc.binary_length(names)) > 0
+    if not named.all():
+        row, names, values = row[named], names.filter(as_arrow(named)), values.filter(as_arrow(named))
     if raw:
-        return _assemble(count, rows[block[named]], names, values, _RAW_TYPE)
-    return _assemble(count, rows[block[named]], to_text(names), to_text(values), HEADERS_TYPE)
+        return _assemble(count, row, names, values, _RAW_TYPE)
+    return _assemble(count, row, to_text(names), to_text(values), HEADERS_TYPE)
 
 
 def block_headers(block: bytes) -> dict[str, list[str]]:
@@ -58,41 +53,9 @@ def block_headers(block: bytes) -> dict[str, list[str]]:
     return dict(decode_headers(block, np.zeros(1, np.int64), length).to_pylist()[0] or ())
 
 
-def _lines(octets: npt.NDArray[np.uint8], bounds: IntArray) -> tuple[IntArray, IntArray]:
-    """Where the lines of all blocks begin and end; only CR LF ends one, and a block does."""
-    feeds = np.flatnonzero(octets == _LF)
-    feeds = feeds[(feeds > 0) & (octets[feeds - 1] == _CR)]
-    if len(feeds) and np.isin(bounds[1:] - 1, feeds, assume_unique=True).all():
-        return np.concatenate((bounds[:1], feeds[:-1] + 1)), feeds - 1
-    # A block that begins with a line feed ends no line of the block before it, which may end with a carriage return.
-    feeds = feeds[~np.isin(feeds, bounds, assume_unique=True)]
-    ends = np.union1d(feeds + 1, bounds[1:])
-    begin = np.concatenate((bounds[:1], ends[:-1]))
-    return begin, np.where(np.isin(ends - 1, feeds), ends - 2, ends)
-
-
-def _stripped(octets: npt.NDArray[np.uint8], begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
-    """Move both ends inwards over spaces and tabs."""
-    begin, end = begin.copy(), end.copy()
-    last = len(octets) - 1  # a value without text may begin after it
-    steps = 0
-    while steps < _USUAL and (blank := (begin < end) & _is_blank(octets[np.minimum(begin, last)])).any():
-        begin += blank
-        steps += 1
-    while steps < _USUAL and (blank := (begin < end) & _is_blank(octets[end - 1])).any():
-        end -= blank
-        steps += 1
-    if steps == _USUAL:
-        # Not step by step: a publisher may put 64 KiB of blanks into one value.
-        solid = np.flatnonzero(~_is_blank(octets))
-        begin = np.minimum(np.append(solid, last + 1)[np.searchsorted(solid, begin)], end)
-        end = np.maximum(np.append(-1, solid)[np.searchsorted(solid, end)] + 1, begin)
-    return begin, end
-
-
-def _is_blank(octets: npt.NDArray[np.uint8]) -> BoolArray:
-    blank: BoolArray = (octets == _SPACE) | (octets == _TAB)
-    return blank
+def _stripped(pieces: pa.BinaryArray) -> pa.BinaryArray:
+    """The pieces without spaces and tabs at their ends; Arrow does that for text, whatever its bytes are."""
+    return pc.ascii_trim(pieces.view(pa.string()), characters=" \t").view(pa.binary())
 
 
 def _assemble(count: int, row: IntArray, names: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.MapArray:

@@ -292,6 +292,7 @@ HEADER_CASES = {
     "one": ([b"A: 1"], {"A": ["1"]}),
     "no blank": ([b"A:1"], {"A": ["1"]}),
     "blanks around": ([b" A\t: \t 1 \t"], {"A": ["1"]}),
+    "thousands of blanks": ([b" \t" * 15_000 + b"A:" + b"\t " * 15_000], {"A": [""]}),
     "empty value": ([b"A:", b"B: "], {"A": [""], "B": [""]}),
     "colons in the value": ([b"A: b:c: d"], {"A": ["b:c: d"]}),
     "repeated": ([b"A: 1", b"B: x", b"A: 2", b"A: 1"], {"A": ["1", "2", "1"], "B": ["x"]}),
