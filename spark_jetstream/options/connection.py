@@ -34,7 +34,6 @@ _GROUPS = (
 _CONTEXT = OptionSpec(
     "name of a `nats` CLI context, or a path to its JSON; options beside it win",
     Text(required=True),
-    after="servers",
     name="context",
     field_name="context",
 )

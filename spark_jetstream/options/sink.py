@@ -66,18 +66,17 @@ class SinkOptions(SideOptions):
         Choice(get_args(ServerHeaders)),
         "error",
     )
-    write_id: str | None = option(
-        "name of this write; message ids contain it, so a failed write can run again under the same name",
-        Identifier(100),
-        only="batch",
-        instead="the query's own id and its batch numbers are used",
-        after="objectBucket",
-    )
     bucket: str | None = option(
         "the Key-Value bucket that rows are written to: columns `key`, `value`", Identifier(252)
     )
     object_bucket: str | None = option(
         "the Object Store bucket that rows are written to: columns `name`, `content`", Identifier(251)
+    )
+    write_id: str | None = option(
+        "name of this write; message ids contain it, so a failed write can run again under the same name",
+        Identifier(100),
+        only="batch",
+        instead="the query's own id and its batch numbers are used",
     )
     ensure_stream: str | None = ENSURE_STREAM
     ensure_stream_on_conflict: OnConflict = ON_CONFLICT

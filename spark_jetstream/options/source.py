@@ -67,20 +67,23 @@ class SourceOptions(SideOptions):
         CommaList(Pair(), "pairs key=value"),
         value=(),
     )
-    bucket: str | None = option(
-        "the Key-Value bucket to read: a batch reads its current table, a streaming query its changes",
-        Identifier(252),
-        after="includeHeaders",
-    )
-    object_bucket: str | None = option(
-        "the Object Store bucket to read; a streaming query also reads later objects",
-        Identifier(251),
-        after="asOfTimestamp",
-    )
     subjects: tuple[str, ...] = option(
         "read only subjects that match one of these filters; the server filters",
         CommaList(Subject(), "subject filters", " with * and >", apart=True),
         value=(),
+    )
+    read_with: ReadWith = option(
+        "`consumer`: each task creates a pull consumer; `direct`: each task sends batched Direct Gets and creates no "
+        "consumer (the stream must have `allow_direct`); `auto`: Direct Gets for small tasks on a cluster, if stream "
+        "and account allow them, else consumers",
+        Choice(("auto", "consumer", "direct")),
+        "auto",
+    )
+    durable: str | None = option(
+        "name of a consumer in which the query keeps its committed position on the server",
+        Name("consumer"),
+        only="stream",
+        instead="a batch keeps no position",
     )
     starting_offsets: Bound = option(
         "first sequence to read of each stream; `latest` only in a streaming query",
@@ -111,33 +114,20 @@ class SourceOptions(SideOptions):
     fetch_max_bytes: int = option("most bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
     fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
     include_headers: bool = option("`false` leaves `headers` null and skips decoding them", Flag(), "true")
-    read_with: ReadWith = option(
-        "`consumer`: each task creates a pull consumer; `direct`: each task sends batched Direct Gets and creates no "
-        "consumer (the stream must have `allow_direct`); `auto`: Direct Gets for small tasks on a cluster, if stream "
-        "and account allow them, else consumers",
-        Choice(("auto", "consumer", "direct")),
-        "auto",
-        after="subjects",
-    )
-    durable: str | None = option(
-        "name of a consumer in which the query keeps its committed position on the server",
-        Name("consumer"),
-        only="stream",
-        instead="a batch keeps no position",
-        after="readWith",
-    )
     counters: bool = option(
         "`true` reads streams of counters (`allow_msg_counter`): a batch reads the value of each, a streaming query "
         "each change",
         Flag(),
         "false",
-        after="includeHeaders",
     )
     dead_letters_of: str | None = option(
         "read the messages that consumers of this stream gave up, which `spark-jetstream dead-letters keep` keeps",
         Name("stream"),
         **_TABLE,
-        after="counters",
+    )
+    bucket: str | None = option(
+        "the Key-Value bucket to read: a batch reads its current table, a streaming query its changes",
+        Identifier(252),
     )
     keys: tuple[str, ...] = option(
         "read only keys that match one of these filters; needs `bucket`",
@@ -159,6 +149,10 @@ class SourceOptions(SideOptions):
     )
     as_of_timestamp: int | None = option(
         "read the table of `bucket` as it was at this time, before the first revision stored after it", Time(), **_TABLE
+    )
+    object_bucket: str | None = option(
+        "the Object Store bucket to read; a streaming query also reads later objects",
+        Identifier(251),
     )
     path_glob_filter: str | None = option(
         "read only objects whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; needs `objectBucket`",

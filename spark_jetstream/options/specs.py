@@ -37,8 +37,7 @@ class OptionSpec:
 
     ``name`` is written as users write it, ``doc`` is one line for them, ``default`` the text that means the same as
     leaving the option out (None: there is none). ``only`` says where it is valid when not everywhere, and ``instead``
-    what to use in the other place. ``field_name`` is the model's field. In the reference the option follows ``after``,
-    or else the option declared before it.
+    what to use in the other place. ``field_name`` is the model's field.
     """
 
     doc: str
@@ -48,7 +47,6 @@ class OptionSpec:
     instead: str = ""
     name: str = ""
     field_name: str = ""
-    after: str = ""
 
     @property
     def secret(self) -> bool:
@@ -104,7 +102,7 @@ class Options(BaseModel):
     sides: ClassVar[dict[Side, type[Options]]] = {}
     """The model of each side: it registers itself when it is imported."""
     without_field: ClassVar[tuple[OptionSpec, ...]] = ()
-    """Options that only stand for others."""
+    """Options that only stand for others; they follow the first one."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
@@ -117,10 +115,7 @@ class Options(BaseModel):
             for spec in info.metadata
             if isinstance(spec, OptionSpec)
         ]
-        specs = [spec for spec in declared if not spec.after]
-        for spec in (*cls.without_field, *(spec for spec in declared if spec.after)):
-            specs.insert([other.name for other in specs].index(spec.after) + 1, spec)
-        cls.specs = tuple(specs)
+        cls.specs = (*declared[:1], *cls.without_field, *declared[1:])
         cls.sides[cls.side] = cls
 
     @classmethod
