@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -112,12 +111,11 @@ def decode(
     versions = {"": schema} if version is None and not confluent else schema
     if not isinstance(versions, Mapping) or not versions:
         raise SchemaError("argument schema must map versions to schemas where argument version or confluent is given")
-    [(name, times)] = Counter(map(str, versions)).most_common(1)
-    if times > 1:
-        raise SchemaError(f"argument schema has version {name} twice, as text and otherwise")
-    schemas = {
-        str(name): _struct(f"argument schema{name and f', version {name}'}", one) for name, one in versions.items()
-    }
+    schemas: dict[str, StructType] = {}
+    for name, one in zip(map(str, versions), versions.values(), strict=True):
+        if name in schemas:
+            raise SchemaError(f"argument schema has version {name} twice, as text and otherwise")
+        schemas[name] = _struct(f"argument schema{name and f', version {name}'}", one)
 
     stored = F.col("`{}`".format(column.replace("`", "``"))).cast("binary")
     payload, without = stored, "there is no version of a schema"

@@ -267,7 +267,7 @@ def check_decoded(result: dict[str, Any]) -> None:
         ("bigint", {}, "argument schema: 'bigint' is neither DDL text nor a StructType with fields"),
         ("", {}, "argument schema: '' is neither DDL text nor a StructType with fields"),
         ({1: "a int"}, {}, "argument schema: {1: 'a int'} is neither DDL text nor a StructType with fields"),
-        ({1: "a int", 2: "a in"}, {"confluent": True}, "argument schema, version 2: [UNSUPPORTED_DATATYPE]"),
+        ({1: "a int", 0: "a in"}, {"confluent": True}, "argument schema, version 0: [UNSUPPORTED_DATATYPE]"),
         ("id int, ID int", {}, "argument schema: two of its fields have one name to Spark (id, ID)"),
         (
             {1: "a int, b int", 2: "b string"},
