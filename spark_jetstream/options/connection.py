@@ -207,7 +207,6 @@ class SideOptions(Options):
         path = _path(mapping, given, call)
         if path is not None:
             given["stream"] = path
-        cls._check_names(given)
         connection = ConnectionOptions.from_given(given)
         try:
             return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
@@ -227,10 +226,6 @@ class SideOptions(Options):
                         raise OptionError(f"option {name} has no meaning with {kind}: {reason}", option=name)
                 return kind
         return ""
-
-    @classmethod
-    def _check_names(cls, given: Container[str]) -> None:
-        """Raise `OptionError` when an option is missing."""
 
 
 def _path(mapping: Mapping[str, SecretStr | None], given: Container[str], call: str) -> SecretStr | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -164,14 +163,6 @@ class SourceOptions(SideOptions):
     ensure_stream: str | None = ENSURE_STREAM
     ensure_stream_on_conflict: OnConflict = ON_CONFLICT
 
-    @classmethod
-    def _check_names(cls, given: Container[str]) -> None:
-        if not any(name in given for name in WHAT):
-            raise OptionError(
-                f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})",
-                option="stream",
-            )
-
     @property
     def chosen_by(self) -> str:
         """The option that says what to read."""
@@ -219,7 +210,13 @@ class SourceOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
-        given, kind = self.given(), self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        given = self.given()
+        if given.isdisjoint(WHAT):
+            raise OptionError(
+                f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})",
+                option="stream",
+            )
+        kind = self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
         if self.as_of is not None and self.history:
             raise OptionError(
                 f"options history and {self.as_of} exclude each other: {self.as_of} reads a table, not its revisions",
