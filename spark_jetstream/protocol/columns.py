@@ -131,11 +131,6 @@ def repeated(value: str | bytes, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string() if isinstance(value, str) else pa.binary(), count, buffers)
 
 
-def texts(values: Sequence[str]) -> pa.StringArray:
-    """Return a column of at least one string."""
-    return pa.concat_arrays([repeated(value, 1) for value in values])
-
-
 def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
     """Return times in whole microseconds, rounded down, in UTC."""
     return pa.Array.from_buffers(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.wire import IntArray, as_arrow, as_vector, gather, joined
+from spark_jetstream.protocol.wire import IntArray, as_arrow, as_vector, gather, joined, texts
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 _RAW_TYPE = pa.map_(pa.binary(), pa.list_(pa.binary()))
@@ -91,4 +91,4 @@ def to_text(raw: pa.BinaryArray) -> pa.StringArray:
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], pa.string())
+        return texts([value.decode("utf-8", "replace") for value in raw.to_pylist()])

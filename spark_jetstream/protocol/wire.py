@@ -16,7 +16,7 @@ Messages of the subscriptions that are collected come out as `Frames` (still und
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -420,6 +420,13 @@ def parse_status(block: bytes | bytearray) -> StatusLine | None:
 def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
     """An Arrow binary array of `length` values over `data`, not copied: value i is data[offsets[i]:offsets[i+1]]."""
     return pa.Array.from_buffers(pa.binary(), length, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def texts(values: Sequence[str]) -> pa.StringArray:
+    """Return a column of strings. Without `pa.array`, which imports pandas."""
+    encoded = [value.encode() for value in values]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return binary(len(encoded), offsets, b"".join(encoded)).view(pa.string())
 
 
 def as_arrow(values: npt.NDArray[Any]) -> pa.Array:

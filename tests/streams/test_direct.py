@@ -103,7 +103,8 @@ def test_reading_imports_no_pandas(server: NatsServer) -> None:
     operations = (None, [("KV-Operation", "DEL"), ("KV-Operation", "x")], [("A", "1"), ("KV-Operation", "PURGE")])
     with Publisher(server.url) as publisher:
         publisher.publish([Message(f"$KV.B.{key}", b"", headers) for headers in operations for key in "ab"])
-    said = f"6 {['PUT', 'PUT', 'DELETE', 'DELETE', 'PURGE', 'PURGE']} False"
+        publisher.publish([Message("$KV.B.a", block=b"NATS/1.0\r\nA: not \xff UTF-8\r\n\r\n")])
+    said = f"7 {['PUT', 'PUT', 'DELETE', 'DELETE', 'PURGE', 'PURGE', 'PUT']} False"
     assert run_python("-c", READ, server.url).splitlines() == [said, said]
 
 
