@@ -65,7 +65,7 @@ def option(
     instead: str = "",
     *,
     value: Any = _UNSET,
-    **names: str,
+    name: str = "",
 ) -> Any:
     """Return the default of a field that declares an option.
 
@@ -75,7 +75,7 @@ def option(
     if value is _UNSET:
         value = None if default is None else kind.parse("", default)
     info = Field(default=value)
-    info.metadata.append(OptionSpec(doc, kind, default, only, instead, **names))
+    info.metadata.append(OptionSpec(doc, kind, default, only, instead, name))
     return info
 
 
