@@ -192,6 +192,7 @@ def _creating(names: Names, consumer: str, why: str, cases: tuple[str, str] = _C
 def durable(names: Names) -> Lines:
     yield from _position(names)
     yield from _creating(names, names.durable, "the consumer that has the position")
+    yield _alive(names)
     yield Permission(names.api(jsapi.CONSUMER_RESET, consumer=names.durable), "a commit")
 
 
@@ -200,11 +201,18 @@ def durable_old(names: Names) -> Lines:
     for consumer in (names.durable, _moving(names)):
         yield from _creating(names, consumer, "the consumer that has the position, or its stand-in")
         yield Permission(names.api(jsapi.CONSUMER_DELETE, consumer=consumer), "a commit")
+    yield _alive(names)
 
 
 def _position(names: Names) -> Lines:
     yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=names.durable), "the position")
     yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=_moving(names)), "what a broken move has left")
+
+
+def _alive(names: Names) -> Permission:
+    """Return the permission for pulling nothing from the consumer: the server counts only pulls as activity."""
+    pull = names.api(jsapi.CONSUMER_NEXT, consumer=names.durable)
+    return Permission(pull, "signs of life of the consumer", "the stream's consumer_limits have an inactive_threshold")
 
 
 def _moving(names: Names) -> str:
@@ -214,6 +222,7 @@ def _moving(names: Names) -> str:
 def durable_queue(names: Names) -> Lines:
     yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=names.durable), "whether it is still ours")
     yield from _creating(names, names.durable, "the consumer that reserves the filter")
+    yield _alive(names)
     yield Permission(names.api(jsapi.STREAM_PURGE), "a commit removes what was read")
 
 

@@ -219,7 +219,9 @@ def case(
 FILTERED = partial(use.durable, subjects="s.a")
 DIRECTLY = partial(use.durable, readWith="direct")
 INTEREST = partial(use.made, retention="interest")
-QUEUE = partial(use.made, retention="workqueue")
+#: A stream whose consumers have to show that they are in use.
+WATCHFUL = partial(use.made, consumer_limits={"inactive_threshold": 60_000_000_000})
+QUEUE = partial(WATCHFUL, retention="workqueue")
 working = partial(keeping, "read-direct", "durable-queue")
 CASES = [
     # Reading
@@ -236,9 +238,9 @@ CASES = [
     case("find-streams", use.filled, use.find, lines=merged(need("find-streams"), need("read-direct"))),
     case("durable", INTEREST, use.durable, lines=keeping("read", "durable")),
     case("durable with a filter", use.made, FILTERED, lines=keeping("read", "durable", "s.a")),
-    case("durable with direct gets", use.made, DIRECTLY, lines=keeping("read-direct", "durable")),
+    case("durable with direct gets", WATCHFUL, DIRECTLY, lines=keeping("read-direct", "durable")),
     case("durable-old", INTEREST, use.durable, lines=keeping("read", "durable-old")),
-    case("durable-old with direct gets", use.made, DIRECTLY, lines=keeping("read-direct", "durable-old")),
+    case("durable-old with direct gets", WATCHFUL, DIRECTLY, lines=keeping("read-direct", "durable-old")),
     case("durable-queue", QUEUE, use.queue, lines=working()),
     case("durable-queue with a filter", QUEUE, FILTERED, lines=working("s.a")),
     case("kv-read", use.bucket_kv, use.read_kv, bucket="b"),
