@@ -297,23 +297,26 @@ def _check_retention(info: StreamInfo, purposes: frozenset[str], account: Accoun
 
 
 def _check_consumers(info: StreamInfo, purposes: frozenset[str], account: AccountInfo | None) -> Iterator[Finding]:
-    if purposes.isdisjoint({"read", "durable"}):
-        return
-    used = info.state.consumer_count
-    tier = account and account.tiers.get(f"R{info.config.num_replicas or 1}", account)
-    allowed = -1 if tier is None else tier.limits.max_consumers
-    limits = [limit for limit in (info.config.max_consumers, allowed) if limit > 0]
+    config, used = info.config, info.state.consumer_count
+    if config.retention == "workqueue" or purposes.isdisjoint({"read", "durable"}):
+        return  # direct gets read it
+    limits = [(used, config.max_consumers)]
+    if account is not None:
+        # The consumer of a task has one replica, unless the stream has interest retention.
+        tier = account.tiers.get(f"R{config.num_replicas if config.retention == 'interest' else 1}", account)
+        limits.append((min(used, tier.consumers), tier.limits.max_consumers))
+    limits = [(count, most) for count, most in limits if most > 0]
     if not limits and account is not None and account.api.level >= _CONSUMERS_LEVEL:
-        limits = [_CONSUMERS]
+        limits = [(used, _CONSUMERS)]
     if not limits:
         yield ok("consumers", f"{used:,}, no limit")
         return
-    most = min(limits)
-    text = f"{used:,} of {most:,} (max_consumers)"
+    count, most = max(limits, key=lambda limit: limit[0] / limit[1])
+    text = f"{count:,} of {most:,} (max_consumers)"
     advice = "remove unused consumers, raise the stream's max_consumers, or set readWith to direct"
-    if used >= most:
+    if count >= most:
         yield failed("consumers", f"{text}: none is left, and each task needs one", advice)
-    elif used > most * _FULL:
+    elif count > most * _FULL:
         yield warning("consumers", f"{text}: each task needs one", advice)
     else:
         yield ok("consumers", text)

@@ -12,18 +12,20 @@ from typing import Any
 import pytest
 import trustme
 
-from spark_jetstream.admin import AccountInfo, StreamInfo
+from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.doctor.checks import check_stream
-from spark_jetstream.doctor.findings import within
+from spark_jetstream.doctor.findings import Finding, within
 from spark_jetstream.doctor.permissions import Job
 from spark_jetstream.doctor.servers import check_clock
-from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.testing import NatsServer
+from spark_jetstream.errors import ConsumerLimitReached
+from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import LOOPBACK
 from tests.support.client import tls_config
 from tests.support.command import Ran, run_command, run_process, succeed
+from tests.support.identities import Operator, user
 from tests.support.publish import Publisher
+from tests.support.reading import wait_until
 from tests.support.streams import MakeStream
 
 QUICK = ("-o", "connectTimeout=3s")
@@ -274,6 +276,9 @@ _DURABLE = ["--durable", "d"]
 _ROWS = ["--subject", "{subject}.a"]
 CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     "a work queue is not just read": ({**_QUEUE, "allow_direct": True}, [], {"retention": "failed"}),
+    "a work queue needs no consumer but the durable one": (
+        {**_QUEUE, "allow_direct": True, "max_consumers": 1}, _DURABLE, {},
+    ),
     "a work queue needs direct gets": (_QUEUE, _DURABLE, {"allow_direct": "failed"}),
     "a work queue needs purges": (
         {**_QUEUE, "allow_direct": True, "deny_purge": True}, _DURABLE, {"deny_purge": "failed"},
@@ -300,25 +305,43 @@ def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_stream_that_does_not_suit_the_job_is_named(nats_server: NatsServer, stream: MakeStream, case: str) -> None:
+def test_a_stream_that_does_not_suit_the_job_is_named(
+    nats_server: NatsServer, stream: MakeStream, publisher: Publisher, case: str
+) -> None:
     config, arguments, expected = CASES[case]
     made = stream(**config)
     given = [item.format(subject=made.subject) for item in arguments]
+    if "max_consumers" in config:
+        consumer = {"durable_name": "d", "ack_policy": "explicit"}
+        publisher.api(f"CONSUMER.CREATE.{made.name}.d", {"stream_name": made.name, "config": consumer})
     code, findings = look(nats_server.url, "--stream", made.name, *given)
     assert trouble(findings) == {name.format(subject=made.subject): status for name, status in expected.items()}
     assert code == (1 if "failed" in trouble(findings).values() else 0)
 
 
-def test_consumers_are_limited_by_the_tier_of_the_stream() -> None:
-    """The limits of the account mean nothing where it has tiers."""
-    state = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "consumer_count": 5}
-    config = {"name": "S", "subjects": ["s"], "num_replicas": 3}
-    info = StreamInfo.from_server({"config": config, "created": "2026-03-01T12:00:00Z", "state": state})
-    tiers = {name: {"limits": {"max_consumers": most}} for name, most in (("R1", 100), ("R3", 5))}
-    account = AccountInfo.from_server({"limits": {"max_consumers": 0}, "tiers": tiers, "api": {"level": 5}})
-    findings = check_stream(info, Job(("read",), "S"), account, ConnectionOptions.from_spark({}))
-    (consumers,) = (finding for finding in findings if finding.check == "consumers")
-    assert (consumers.status, consumers.said.partition(":")[0]) == ("failed", "5 of 5 (max_consumers)")
+def test_consumers_of_tasks_are_limited_by_the_tier_of_one_replica() -> None:
+    """Whatever the replicas of the stream, and however many consumers have more of them."""
+    operator = Operator({"R1": 2, "R3": 1})
+    with NatsCluster(config=operator.config) as cluster:
+        login = {"servers": cluster.url, "credentialsSecret": operator.credentials(user())}
+        with JetStreamAdmin(**login) as admin:
+            admin.streams.create("S", num_replicas=3)
+
+            def consumers() -> Finding:
+                given = admin.streams.load("S"), Job(("read",), "S"), admin.account.info(), admin.options
+                (finding,) = (finding for finding in check_stream(*given) if finding.check == "consumers")
+                return finding
+
+            admin.consumers.create("S", durable_name="durable")
+            wait_until(lambda: admin.streams.load("S").state.consumer_count == 1, "the stream's leader knows it")
+            assert (consumers().status, consumers().said) == ("ok", "0 of 2 (max_consumers)")
+            for name in ("a", "b"):
+                admin.consumers.create("S", name, num_replicas=1, inactive_threshold="10m")
+            with pytest.raises(ConsumerLimitReached):
+                admin.consumers.create("S", "c", num_replicas=1, inactive_threshold="10m")
+            wait_until(lambda: consumers().said.startswith("2 of 2 (max_consumers)"), "all servers know them")
+            assert consumers().status == "failed"
+        close_all()
 
 
 def test_a_missing_full_sealed_or_mirrored_stream_fails(

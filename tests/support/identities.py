@@ -6,6 +6,7 @@ import base64
 import json
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import nkeys  # type: ignore[import-untyped]
@@ -53,9 +54,16 @@ def _encoded(content: dict[str, Any]) -> str:
 
 
 class Operator:
-    """An operator with one account that has JetStream. `config` is for the server, `credentials` for a user."""
+    """An operator with one account that has JetStream. `config` is for the server, `credentials` for a user.
 
-    def __init__(self) -> None:
+    `consumers` are the most consumers of a stream by tier, such as R1; without it the account has no tiers.
+    """
+
+    def __init__(self, consumers: Mapping[str, int] | None = None) -> None:
+        self._tiers = {
+            tier: {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": most}
+            for tier, most in (consumers or {}).items()
+        }
         system, operator = identity(nkeys.PREFIX_BYTE_ACCOUNT), identity(nkeys.PREFIX_BYTE_OPERATOR)
         self._operator, self._account = operator, identity(nkeys.PREFIX_BYTE_ACCOUNT)
         # The system account keeps no streams. A server that reloads its configuration wants this part unchanged.
@@ -71,9 +79,12 @@ class Operator:
     def config(self) -> str:
         """The server's configuration, with all that is `revoked`."""
         revoked = {who.public: int(time.time()) for who in self.revoked}
-        return f"{self._head}{self._preload(self._account, 'ACCOUNT', _UNLIMITED, revocations=revoked)}\n}}\n"
+        limits: dict[str, Any] = {**_UNLIMITED}
+        if self._tiers:
+            limits |= {**dict.fromkeys(("mem_storage", "disk_storage", "streams"), 0), "tiered_limits": self._tiers}
+        return f"{self._head}{self._preload(self._account, 'ACCOUNT', limits, revocations=revoked)}\n}}\n"
 
-    def _preload(self, account: Identity, name: str, limits: dict[str, int], **claims: Any) -> str:
+    def _preload(self, account: Identity, name: str, limits: dict[str, Any], **claims: Any) -> str:
         rest = {"consumer": 0 if not limits["streams"] else -1, "wildcards": True}
         jwt = token(self._operator, account, name, type="account", limits={**limits, **rest}, **claims)
         return f"{account.public}: {jwt}"
