@@ -24,7 +24,8 @@ from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import hidden, revealed
-from spark_jetstream.protocol.stream import subject_pattern
+from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
+from spark_jetstream.protocol.subjects import covers
 from spark_jetstream.protocol.units import counted, parse_time
 
 _BY_NAME = {spec.name: spec for spec in ConnectionOptions.specs}
@@ -238,8 +239,9 @@ def check_stream(
         yield from _check_retention(info, purposes, account)
         yield from _check_consumers(info, purposes, account)
     if WRITING & purposes:
-        # The stream of a bucket captures all keys.
-        yield from _check_writable(info, job.subject if job.stream is not None else None)
+        # The stream of a bucket captures all keys. Another account, or a domain, may rename the subjects of rows.
+        plain = job.stream is not None and options.api_prefix_resolved == DEFAULT_PREFIX
+        yield from _check_writable(info, job.subject if plain else None)
         yield from _check_room(info)
         yield from _check_duplicates(info, purposes, options)
 
@@ -255,8 +257,8 @@ def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
         if peer.offline:
             yield warning("replicas", f"{peer.name} is away", "start it: without one more the stream may stop")
         elif not peer.current:
-            text = f"{peer.name} is {peer.lag:,} operations behind"
-            yield warning("replicas", text, "wait; if it stays so, look into its log")
+            text = f"{peer.name} is {peer.lag:,} operations behind, and was heard of {peer.active / 1e9:,.0f} s ago"
+            yield warning("replicas", text, "is it running? if it is, wait; if it stays so, look into its log")
     if all(peer.current and not peer.offline for peer in cluster.replicas):
         yield ok("replicas", f"led by {cluster.leader}, {len(cluster.replicas)} more with all there is")
 
@@ -330,7 +332,7 @@ def _check_writable(info: StreamInfo, subject: str | None) -> Iterator[Finding]:
         yield failed("writing", "is sealed and takes no more messages", "write to another stream (option stream)")
     elif config.no_ack:
         yield failed("writing", "has no_ack set: it does not acknowledge rows", "set no_ack to false")
-    elif subject is not None and not subject_pattern(config.subjects).fullmatch(subject):
+    elif subject is not None and not any(covers(subjects, subject) for subjects in config.subjects):
         text = f"{name} does not capture {subject} (its subjects: {', '.join(config.subjects)})"
         yield failed("writing", text, f"correct option subject, or add {subject} to the stream's subjects")
     elif config.persist_mode == "async":

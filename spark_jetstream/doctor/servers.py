@@ -239,11 +239,13 @@ def check_login(options: ConnectionOptions) -> Finding:
     who = options.authentication_options
     try:
         connection = connect(options)
-    except JetStreamError as error:
-        advice = "see above; the server's log knows more"
-        if isinstance(error, AuthenticationFailed):
+    except AuthenticationFailed as error:
+        advice = "set options user and password, or those of another way to log in"
+        if who.startswith("option"):
             advice = f"correct {who}, or the users in the server's configuration"
         return failed("login", str(error), advice)
+    except JetStreamError as error:
+        return failed("login", str(error), "see above; the server's log knows more")
     version = ".".join(map(str, connection.server_version))
     return ok("login", f"accepted by nats-server {version} ({who}), max_payload {connection.max_payload:,}")
 

@@ -228,6 +228,7 @@ def test_a_wrong_password_fails_the_login_and_is_not_shown(accounts: NatsServer)
     assert (ran.code, trouble(by_check(ran))) == (3, {"login": "failed"})
     assert "option" in by_check(ran)["login"]["what_to_do"]
     assert "not-the-password" not in ran.out + ran.err
+    wrong("login", 3, accounts.url, advice="set options user and password, or")
 
 
 def test_an_account_without_jetstream_fails(accounts: NatsServer) -> None:
@@ -288,6 +289,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     "direct gets": ({}, ["--for", "direct"], {"allow_direct": "failed"}),
     "rows are welcome": ({}, ["--subject", "{subject}.>"], {}),
     "another subject": ({}, ["--subject", "elsewhere.a"], {"writing": "failed"}),
+    "more subjects": ({"subjects": ["narrow.*"]}, ["--subject", "narrow.>"], {"writing": "failed"}),
     "no_ack": ({"no_ack": True}, _ROWS, {"writing": "failed"}),
     "a short memory": ({"duplicate_window": 1_000_000_000}, _ROWS, {"delivery": "warning"}),
     "acknowledged too early": ({"persist_mode": "async"}, _ROWS, {"writing": "warning"}),
@@ -302,6 +304,26 @@ def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: 
     made = stream(allow_msg_counter=True)
     code, findings = look(nats_server.url, "--stream", made.name, "--subject", f"{made.subject}.a")
     assert (code, findings["writing"]["said"]) == (0, f"takes increments (column incr) at {made.subject}.a")
+
+
+def test_rows_may_go_to_a_subject_that_another_account_renames(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
+    """Which one it is there, the stream's configuration does not say."""
+    apis = '{ service: { account: OWNER, subject: "$JS.API.>" }, to: "OWNER.API.>" }'
+    rows = '{ service: { account: OWNER, subject: "s.>" }, to: "theirs.>" }'
+    server = nats_server_factory(
+        config=f"""accounts {{
+          OWNER {{ jetstream: enabled, users: [ {{ user: ann, password: pw }} ],
+            exports: [ {{ service: "$JS.API.>", response_type: stream }}, {{ service: "s.>" }} ] }}
+          GUEST {{ users: [ {{ user: bob, password: pw }} ], imports: [ {apis}, {rows} ] }} }}"""
+    )
+    with JetStreamAdmin(servers=server.url, user="ann", password="pw") as admin:
+        admin.streams.create("S", subjects=["s.>"])
+        given = ("--stream", "S", "--subject", "theirs.a", "-o", "apiPrefix=OWNER.API")
+        code, findings = look(server.url, *login("bob"), *given)
+        assert (code, findings["writing"]["said"]) == (0, "takes s.>")
+    close_all()
 
 
 @pytest.mark.parametrize("case", CASES)
