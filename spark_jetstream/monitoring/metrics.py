@@ -105,6 +105,8 @@ class QueryMetrics(Collector):
                 self._failures[name] += 1
                 if not any(state.up and state.is_of(query_id, name) for state in self._runs.values()):
                     self._runs[run] = _QueryState(query_id, name, up=False)
+            elif name == query_id and not self._failures[name]:
+                del self._failures[name]  # with each new checkpoint comes another id
 
     def collect(self) -> Iterator[Metric]:
         """Render all metrics."""

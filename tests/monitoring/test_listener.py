@@ -189,6 +189,19 @@ def test_a_query_is_gone_with_its_last_run_where_the_end_of_another_was_missed(l
     assert scrape(listener) == {("spark_jetstream_query_failures_total", ("orders",)): 0}
 
 
+def test_queries_without_a_name_leave_nothing_unless_they_failed(listener: JetStreamListener) -> None:
+    """Each that begins without its checkpoint has another id."""
+    for number in range(100, 103):
+        query, run = uuid.UUID(int=number), uuid.UUID(int=2 * number)
+        listener.onQueryStarted(started(None, query, run))
+        listener.onQueryTerminated(ended("it broke" if number == 101 else None, query, run))
+    query_101 = str(uuid.UUID(int=101))
+    assert scrape(listener) == {
+        ("spark_jetstream_query_up", (query_101, query_101)): 0,
+        ("spark_jetstream_query_failures_total", (query_101,)): 1,
+    }
+
+
 def test_one_line_for_each_progress(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_jetstream.monitoring")
     listener = JetStreamListener()
