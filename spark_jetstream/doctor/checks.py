@@ -43,6 +43,7 @@ _CONSUMERS_LEVEL = 5
 _MAX_LAG = 1000  # messages
 _QUIET = 60_000_000_000  # ns without a sign of life of a mirror's origin
 _READING = frozenset({"read", "direct", "durable"})
+_MAKING = frozenset({"ensure", "restore"})
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,9 @@ class Examination:
             before = time.time_ns()
             self._info = info = admin.streams.load(name)
         except StreamNotFound as error:
+            if not _MAKING.isdisjoint(self.job.purposes):
+                yield ok("stream", "is not there yet")
+                return
             other = "in which domain is it (option domain)? " if "domain" not in admin.options.given() else ""
             advice = f"{other}is the name right? make it, or let option ensureStream make it"
             yield failed("stream", str(error), advice)
@@ -158,9 +162,10 @@ class Examination:
 
     def _permissions(self, options: ConnectionOptions) -> Iterator[Finding]:
         connection = connect(options)
-        queue = self._info is not None and self._info.config.retention == "workqueue"
+        config = self._info and self._info.config
+        queue, mirror = (config.retention == "workqueue", config.mirror) if config else (False, None)
         clustered = self._info is None or bool(self._info.cluster and self._info.cluster.name)
-        lines = self.job.permissions(options, queue=queue, old=connection.server_version < (2, 14))
+        lines = self.job.permissions(options, queue=queue, old=connection.server_version < (2, 14), mirror=mirror)
         yield from check_permissions(connection, lines, clustered=clustered)
 
     def _start_spark(self, options: ConnectionOptions) -> Iterator[Finding]:
@@ -237,8 +242,12 @@ def check_stream(
         yield _check_origin("mirror" if info.mirror else "source", origin)
     if _READING & purposes:
         yield from _check_retention(info, purposes, account)
-        yield from _check_consumers(info, purposes, account)
-    if WRITING & purposes:
+        if job.with_consumers and config.retention != "workqueue":
+            yield from _check_consumers(info, account)
+    if WRITING & purposes and config.mirror is not None and job.bucket is not None:
+        advice = f"check --bucket {config.mirror.name.removeprefix('KV_')} --for write, too"
+        yield unknown("writing", f"is a mirror: rows go to {config.mirror.name}", advice)
+    elif WRITING & purposes:
         # The stream of a bucket captures all keys. Another account, or a domain, may rename the subjects of rows.
         plain = job.stream is not None and options.api_prefix_resolved == DEFAULT_PREFIX
         yield from _check_writable(info, job.subject if plain else None)
@@ -298,10 +307,8 @@ def _check_retention(info: StreamInfo, purposes: frozenset[str], account: Accoun
         yield failed("direct gets", text, "upgrade the server, or set readWith to consumer")
 
 
-def _check_consumers(info: StreamInfo, purposes: frozenset[str], account: AccountInfo | None) -> Iterator[Finding]:
+def _check_consumers(info: StreamInfo, account: AccountInfo | None) -> Iterator[Finding]:
     config, used = info.config, info.state.consumer_count
-    if config.retention == "workqueue" or purposes.isdisjoint({"read", "durable"}):
-        return  # direct gets read it
     limits = [(used, config.max_consumers)]
     if account is not None:
         # The consumer of a task has one replica, unless the stream has interest retention.
@@ -335,6 +342,11 @@ def _check_writable(info: StreamInfo, subject: str | None) -> Iterator[Finding]:
     elif subject is not None and not any(covers(subjects, subject) for subjects in config.subjects):
         text = f"{name} does not capture {subject} (its subjects: {', '.join(config.subjects)})"
         yield failed("writing", text, f"correct option subject, or add {subject} to the stream's subjects")
+    elif config.retention == "interest" and not info.state.consumer_count:
+        text = (
+            "has no consumers, and keeps messages only for them (interest retention): rows are acknowledged and dropped"
+        )
+        yield warning("writing", text, "create a consumer before you write")
     elif config.persist_mode == "async":
         text = "acknowledges rows before it has stored them (persist_mode async): a crash of its server loses them"
         yield warning("writing", text, "write to a stream without it: a server cannot change it")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from spark_jetstream.admin.models.base import Duration, Model, String, Time
+from spark_jetstream.admin.models.streams import StreamSource
 from spark_jetstream.buckets import objects
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
@@ -27,8 +28,6 @@ _OF_STREAMS: Mapping[str, tuple[str, ...]] = {
     "backup": ("admin-backup",),
     "restore": ("admin-restore",),
 }
-_OF_QUEUES = {"durable": ("read-direct", "durable-queue")}
-_OF_OLD_SERVERS = {"durable": ("read", "durable-old")}
 _OF_BUCKETS = {"read": ("kv-read",), "direct": ("kv-read-direct",), "write": ("kv-write",)}
 _OF_OBJECTS = {"read": ("object-read",), "direct": ("object-read-direct",), "write": ("object-write",)}
 _WITHOUT_STREAM = {"administer": _ADMINISTER}
@@ -93,24 +92,44 @@ class Job:
             return f"KV_{self.bucket}"
         return objects.stream_name(self.object_bucket) if self.object_bucket is not None else self.stream
 
-    def permissions(self, options: ConnectionOptions, *, queue: bool, old: bool) -> tuple[Permission, ...]:
-        """Return the least permissions of the job. ``queue``: on a work queue; ``old``: with a server before 2.14."""
-        changed = _OF_QUEUES if queue else _OF_OLD_SERVERS if old else {}
-        table = {**self._sets, **changed}
+    @property
+    def with_consumers(self) -> bool:
+        """Whether tasks read with consumers, unless the stream is a work queue."""
+        return "read" in self.purposes or ("durable" in self.purposes and "direct" not in self.purposes)
+
+    def permissions(
+        self, options: ConnectionOptions, *, queue: bool, old: bool, mirror: StreamSource | None = None
+    ) -> tuple[Permission, ...]:
+        """Return the least permissions of the job.
+
+        ``queue``: on a work queue. ``old``: with a server before 2.14. ``mirror``: what the stream is a mirror of, and
+        where the rows for a bucket go.
+        """
+        keeping = "durable-queue" if queue else "durable-old" if old else "durable"
+        reading = "read" if self.with_consumers and not queue else "read-direct"
+        table = {**self._sets, "durable": (reading, keeping)}
         rows = () if self.subject is None else (self.subject,)
-        sets = [
-            needed(
-                purpose,
-                stream=self.stream or "*",
-                bucket=self.bucket or self.object_bucket or "",
-                subjects=rows if purpose in ("write", "write-exactly-once", "kv-write") else self.filters,
-                durable=self.durable or "*",
-                inbox_prefix=options.inbox_prefix,
-                prefix=options.api_prefix_resolved,
+        prefix = options.api_prefix_resolved
+        here = (self.bucket or self.object_bucket or "", prefix)
+        written = (
+            here
+            if mirror is None
+            else (mirror.name.removeprefix("KV_"), mirror.external.api if mirror.external else prefix)
+        )
+        sets = []
+        for purpose in (purpose for name in self.purposes for purpose in table[name]):
+            bucket, api = written if purpose == "kv-write" else here
+            sets.append(
+                needed(
+                    purpose,
+                    stream=self.stream or "*",
+                    bucket=bucket,
+                    subjects=rows if purpose in ("write", "write-exactly-once", "kv-write") else self.filters,
+                    durable=self.durable or "*",
+                    inbox_prefix=options.inbox_prefix,
+                    prefix=api,
+                )
             )
-            for name in self.purposes
-            for purpose in table[name]
-        ]
         return merged(*sets)
 
 

@@ -284,6 +284,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     "a work queue needs purges": (
         {**_QUEUE, "allow_direct": True, "deny_purge": True}, _DURABLE, {"deny_purge": "failed"},
     ),
+    "interest needs a consumer before rows come": ({"retention": "interest"}, _ROWS, {"writing": "warning"}),
     "interest needs a durable": ({"retention": "interest"}, [], {"retention": "warning"}),
     "interest with one": ({"retention": "interest"}, _DURABLE, {}),
     "direct gets": ({}, ["--for", "direct"], {"allow_direct": "failed"}),
@@ -304,6 +305,11 @@ def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: 
     made = stream(allow_msg_counter=True)
     code, findings = look(nats_server.url, "--stream", made.name, "--subject", f"{made.subject}.a")
     assert (code, findings["writing"]["said"]) == (0, f"takes increments (column incr) at {made.subject}.a")
+
+
+def test_a_stream_that_the_job_makes_may_be_missing(nats_server: NatsServer) -> None:
+    for purpose in ("ensure", "restore"):
+        assert look(nats_server.url, "--stream", "NOWHERE", "--for", purpose)[0] == 0
 
 
 def test_rows_may_go_to_a_subject_that_another_account_renames(

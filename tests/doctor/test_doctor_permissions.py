@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_jetstream.admin.models.streams import StreamSource
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.doctor.findings import Finding
 from spark_jetstream.doctor.permissions import WHO_AM_I, Job, check_permissions
@@ -16,12 +17,15 @@ from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
 from tests.support.command import Ran, run_command, succeed
 from tests.support.identities import Operator, user
+from tests.support.keyed import puts
 from tests.support.publish import Publisher, Tap
+from tests.support.sinking import Sink
 
 CHOICES = {
     "read": "--stream S --for read --for direct",
     "filtered": "--stream S --for read --filter s.a",
     "durable": "--stream S --durable spark",
+    "directly": "--stream S --durable spark --for direct",
     "queue": "--stream Q --durable spark",
     "write": "--stream S --for exactly-once --subject s.a",
     "table": "--bucket b --for read --for write",
@@ -100,6 +104,29 @@ def test_each_permission_that_is_missing_is_named(server: NatsServer, name: str)
         assert f'"{line.subject}"' in finding.what_to_do
         assert finding.said.startswith("denied: ")
         assert finding.status == ("warning" if line.when or line.without else "failed")
+
+
+def test_a_query_that_reads_by_direct_gets_needs_no_consumers_for_its_tasks(server: NatsServer) -> None:
+    given = (*CHOICES["directly"].split(), "--user", "directly", "--password", "pw")
+    assert "0 failed, 0 warnings" in succeed("doctor", "--no-spark", *given, url=server.url).out
+
+
+def test_rows_for_a_mirror_of_a_bucket_go_to_its_origin(nats_server_factory: Callable[..., NatsServer]) -> None:
+    job = Job(("write",), bucket="m")
+    lines = job.permissions(ConnectionOptions(), queue=False, old=False, mirror=StreamSource(name="KV_b"))
+    asking = [Permission(subject, "the doctor") for subject in (WHO_AM_I, "$JS.API.STREAM.INFO.KV_m")]
+    users = f"{{ user: root, password: pw }}\n{user_config('ann', 'pw', [*lines, *asking])}"
+    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, users: [ {users} ] }} }}")
+    with root(server) as publisher:
+        for name, config in (("KV_b", STREAMS["KV_b"]), ("KV_m", {"mirror": {"name": "KV_b"}})):
+            publisher.api(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **config})
+    login = {"user": "ann", "password": "pw"}
+    assert Sink(server.url, **login, bucket="m").write([puts(("x", b"1"))]).stored == 1
+    given = ("--bucket", "m", "--for", "write", "--user", "ann", "--password", "pw")
+    ran = succeed("doctor", "--no-spark", *given, url=server.url)
+    assert "0 failed, 0 warnings" in ran.out
+    assert "writing: is a mirror: rows go to KV_b" in ran.out
+    close_all()
 
 
 def test_the_command_ends_as_the_permissions_are(server: NatsServer) -> None:
