@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -18,7 +17,7 @@ from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.pool import connect
 from spark_jetstream.doctor import servers, spark
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
-from spark_jetstream.doctor.permissions import WRITING, Job, check_permissions
+from spark_jetstream.doctor.permissions import WRITING, Identity, Job, check_permissions, who_am_i
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound, brief
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
@@ -71,9 +70,10 @@ class Examination:
     reached: bool = field(default=False, init=False)
     """Whether a server has accepted the login."""
     _any_server: bool = field(default=False, init=False)  # one has sent its INFO: set by the section of servers
+    _identity: Identity | Finding = field(default=unknown("account", "nobody was asked"), init=False)
     _jetstream: bool = field(default=False, init=False)  # the account has it: the checks after that can tell something
+    _usage: AccountInfo | None = field(default=None, init=False)  # the account, if the user may look at it
     _info: StreamInfo | None = field(default=None, init=False)  # the stream of the job, if it could be looked at
-    _clock_known: bool = field(default=False, init=False)  # compared already; else STREAM.INFO has a time
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in order. Raises `OptionError` for wrong connection options."""
@@ -126,14 +126,18 @@ class Examination:
         self.reached = login.status == "ok"
         if not self.reached:
             return
-        for finding in [*servers.check_connection(connect(admin.options))]:
-            self._clock_known |= finding.check == "clock"
-            yield finding
-        self._jetstream = True
-        for finding in servers.check_account(admin):
-            # Without JetStream all other checks would fail for the same reason.
-            self._jetstream &= (finding.check, finding.status) != ("jetstream", "failed")
-            yield finding
+        connection = connect(admin.options)
+        yield servers.check_round_trip(connection)
+        before = time.time_ns()
+        self._identity = identity = who_am_i(connection)
+        yield from [identity] if isinstance(identity, Finding) else servers.check_user(identity, before)
+        usage = servers.account_of(admin)
+        if isinstance(usage, Finding):
+            self._jetstream = usage.status != "failed"
+            yield usage
+        else:
+            self._jetstream, self._usage = True, usage
+            yield from servers.check_account(usage)
 
     def _stream(self, admin: JetStreamAdmin, name: str) -> Iterator[Finding]:
         try:
@@ -151,22 +155,22 @@ class Examination:
             yield unknown("stream", str(error), "see the permissions below")
             return
         except JetStreamError as error:
-            yield failed("stream", str(error), "is a leader being elected? try again; then look into the server's log")
+            yield failed("stream", str(error), servers.LEADERLESS)
             return
-        if not self._clock_known:
+        if isinstance(self._identity, Finding):  # else the clock was compared already
             yield servers.check_clock(parse_time(str(info.ts)), before, time.time_ns())
-        account: AccountInfo | None = None
-        with contextlib.suppress(JetStreamError):  # the section about the account has the reason
-            account = admin.account.info()
-        yield from check_stream(info, self.job, account, admin.options)
+        yield from check_stream(info, self.job, self._usage, admin.options)
 
     def _permissions(self, options: ConnectionOptions) -> Iterator[Finding]:
+        if isinstance(self._identity, Finding):
+            yield unknown("permissions", f"cannot be checked: {self._identity.said}", self._identity.what_to_do)
+            return
         connection = connect(options)
         config = self._info and self._info.config
         queue, mirror = (config.retention == "workqueue", config.mirror) if config else (False, None)
         clustered = self._info is None or bool(self._info.cluster and self._info.cluster.name)
         lines = self.job.permissions(options, queue=queue, old=connection.server_version < (2, 14), mirror=mirror)
-        yield from check_permissions(connection, lines, clustered=clustered)
+        yield from check_permissions(connection, self._identity, lines, clustered=clustered)
 
     def _start_spark(self, options: ConnectionOptions) -> Iterator[Finding]:
         if self._info is None:

@@ -169,33 +169,29 @@ class Identity(Model):
     data: User
     server: Server
 
-    @classmethod
-    def ask(cls, connection: Connection) -> Identity:
-        """Return what the server says of the user. Raises `PermissionDenied` and other `JetStreamError`."""
-        context = "ask who I am"
-        return cls.from_server(connection.ask(WHO_AM_I, b"", context=context), context)
+
+def who_am_i(connection: Connection) -> Identity | Finding:
+    """Return what the server says of the user, or why that is not known."""
+    context = "ask who I am"
+    try:
+        return Identity.from_server(connection.ask(WHO_AM_I, b"", context=context), context)
+    except PermissionDenied as error:
+        if error.subject != WHO_AM_I:
+            return failed("replies", str(error), f"allow subscribing to {error.subject}, or set option inboxPrefix")
+        advice = f'to have permissions checked, allow it: publish {{ allow: ["{WHO_AM_I}"] }}'
+        return unknown("account", f"the user may not ask at {WHO_AM_I}, which is optional", advice)
+    except JetStreamError as error:
+        return unknown("account", f"the server does not say: {error}")
 
 
-def check_permissions(connection: Connection, lines: Iterable[Permission], *, clustered: bool) -> Iterator[Finding]:
-    """Compare permissions that are needed with those that the server lists for the user. Only asks for that list.
+def check_permissions(
+    connection: Connection, identity: Identity, lines: Iterable[Permission], *, clustered: bool
+) -> Iterator[Finding]:
+    """Compare permissions that are needed with those that the server lists for the user.
 
     A finding names the subject to allow. It is failed if the job needs the permission in any case, else a warning.
     ``clustered`` includes the permissions that only a cluster needs.
     """
-    try:
-        identity = Identity.ask(connection)
-    except PermissionDenied as error:
-        if error.subject != WHO_AM_I:
-            advice = f'allow it: subscribe {{ allow: ["{error.subject}"] }}, or set inboxPrefix'
-            yield failed(str(error.subject), "may not be subscribed to: no replies come", advice)
-            yield unknown("permissions", "cannot be checked while no replies come")
-            return
-        advice = f'allow it: publish {{ allow: ["{WHO_AM_I}"] }}, and run the doctor again'
-        yield unknown("permissions", f"cannot be checked: the user may not ask for them at {WHO_AM_I}", advice)
-        return
-    except JetStreamError as error:
-        yield unknown("permissions", f"cannot be checked, since the server does not list them: {error}")
-        return
     own_domain = connection.options.domain is not None and identity.server.domain == connection.options.domain
     for line in lines:
         if clustered or line.when != "cluster":

@@ -18,7 +18,7 @@ from spark_jetstream.client.auth import connect_arguments, mistrust
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning
-from spark_jetstream.doctor.permissions import WHO_AM_I, Identity
+from spark_jetstream.doctor.permissions import Identity
 from spark_jetstream.errors import (
     AuthenticationFailed,
     JetStreamError,
@@ -44,6 +44,7 @@ _ROUNDS = 5
 _SLOW = 0.1  # seconds for a round trip
 _CLOCK_TOLERANCE = 5.0  # seconds
 _FULL = 0.9
+LEADERLESS = "is a leader being elected? try again; then look into the server's log"
 _FEATURES = (
     (1, "readWith=direct"),
     (4, "moving a consumer (durable makes it anew instead)"),
@@ -250,8 +251,8 @@ def check_login(options: ConnectionOptions) -> Finding:
     return ok("login", f"accepted by nats-server {version} ({who}), max_payload {connection.max_payload:,}")
 
 
-def check_connection(connection: Connection) -> Iterator[Finding]:
-    """Check round trips, replies, the account's name, and the clocks."""
+def check_round_trip(connection: Connection) -> Finding:
+    """Check how long a PONG takes."""
     seconds = []
     for _ in range(_ROUNDS):
         began = time.monotonic()
@@ -260,26 +261,12 @@ def check_connection(connection: Connection) -> Iterator[Finding]:
     median = statistics.median(seconds)
     text = f"{median * 1000:.1f} ms (median of {_ROUNDS})"
     if median > _SLOW:
-        yield warning("round trip", text, "run Spark nearer to the servers, or raise fetchBatch and maxInFlight")
-    else:
-        yield ok("round trip", text)
-    yield from _check_user(connection)
+        return warning("round trip", text, "run Spark nearer to the servers, or raise fetchBatch and maxInFlight")
+    return ok("round trip", text)
 
 
-def _check_user(connection: Connection) -> Iterator[Finding]:
-    """Check what the server says of the user, and its clock."""
-    before = time.time_ns()
-    try:
-        identity = Identity.ask(connection)
-    except PermissionDenied as error:
-        if error.subject != WHO_AM_I:
-            yield failed("replies", str(error), f"allow subscribing to {error.subject}, or set option inboxPrefix")
-            return
-        yield unknown("account", f"may not ask at {WHO_AM_I}, which is optional")
-        return
-    except JetStreamError as error:
-        yield unknown("account", f"the server does not say: {error}")
-        return
+def check_user(identity: Identity, before: int) -> Iterator[Finding]:
+    """Check what the server says of the user, and its clock. ``before``: when it was asked, in ns since the epoch."""
     user = identity.data
     yield ok("account", f"{user.account}, user {user.user or 'not named'}")
     # Go writes a duration in nanoseconds.
@@ -300,26 +287,26 @@ def check_clock(server: int, before: int, after: int) -> Finding:
     return warning("clock", text, "set both by NTP: startingTimestamp and endingTimestamp mean the server's clock")
 
 
-def check_account(admin: JetStreamAdmin) -> Iterator[Finding]:
-    """Check that the account has JetStream, what of its limits is used, and the server's API level."""
+def account_of(admin: JetStreamAdmin) -> AccountInfo | Finding:
+    """Return the JetStream account, or why that is not known. It is failed if all that needs JetStream would fail."""
     options = admin.options
     try:
-        info = admin.account.info()
+        return admin.account.info()
     except JetStreamNotEnabled as error:
-        yield failed("jetstream", str(error), "enable jetstream for the account, in the server's configuration")
-        return
+        return failed("jetstream", str(error), "enable jetstream for the account, in the server's configuration")
     except PermissionDenied as error:
-        yield unknown("limits", f"{error}, which is optional")
-        return
+        return unknown("limits", f"{error}, which is optional")
     except NoResponders:
         named = [name for name in ("domain", "apiPrefix") if name in options.given()]
         text = f"nobody answers at {options.api_prefix_resolved}.INFO"
         advice = f"correct option {named[0]}" if named else "enable jetstream on the server, or set domain or apiPrefix"
-        yield failed("jetstream", text, advice)
-        return
+        return failed("jetstream", text, advice)
     except JetStreamError as error:
-        yield failed("jetstream", str(error), "is a leader being elected? try again; then look into the server's log")
-        return
+        return failed("jetstream", str(error), LEADERLESS)
+
+
+def check_account(info: AccountInfo) -> Iterator[Finding]:
+    """Check what of the account's limits is used, and the server's API level."""
     where = f", domain {info.domain}" if info.domain else ""
     yield ok("jetstream", f"{counted(info.streams, 'stream')}, {counted(info.consumers, 'consumer')}{where}")
     yield from _limits(info)

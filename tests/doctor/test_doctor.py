@@ -255,8 +255,9 @@ def test_a_denied_inbox_fails_the_replies(accounts: NatsServer) -> None:
     code, findings = look(accounts.url, *login("deaf"), "--stream", "A")
     assert code == 1
     assert findings["replies"]["status"] == "failed"
-    assert "inboxPrefix" in findings["_INBOX.>"]["what_to_do"]
+    assert "inboxPrefix" in findings["replies"]["what_to_do"]
     assert findings["permissions"]["status"] == "unknown"
+    assert findings["permissions"]["said"] == f"cannot be checked: {findings['replies']['said']}"
 
 
 def test_a_clock_that_is_off_is_a_warning() -> None:

@@ -11,7 +11,7 @@ import pytest
 from spark_jetstream.admin.models.streams import StreamSource
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.doctor.findings import Finding
-from spark_jetstream.doctor.permissions import WHO_AM_I, Job, check_permissions
+from spark_jetstream.doctor.permissions import WHO_AM_I, Job, check_permissions, who_am_i
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
@@ -82,11 +82,15 @@ def root(server: NatsServer) -> Publisher:
 
 
 def findings_of(lines: Iterable[Permission], server: NatsServer, **options: str) -> dict[str, Finding]:
-    """The findings about a user's permissions, by their subjects."""
+    """The findings about a user's permissions, by their subjects; or why they are not known."""
     connection = connect(ConnectionOptions.from_spark({"servers": server.url, **options}))
-    findings = {finding.check: finding for finding in check_permissions(connection, lines, clustered=False)}
+    identity = who_am_i(connection)
+    if isinstance(identity, Finding):
+        findings = [identity]
+    else:
+        findings = list(check_permissions(connection, identity, lines, clustered=False))
     close_all()
-    return findings
+    return {finding.check: finding for finding in findings}
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -177,7 +181,11 @@ RIGHTS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     ),
     "may not ask": (
         'publish: { deny: ["$SYS.>"] }',
-        {"permissions": ("unknown", 'allow it: publish { allow: ["$SYS.REQ.USER.INFO"] }, and run the doctor again')},
+        {
+            "account": (
+                "unknown", 'to have permissions checked, allow it: publish { allow: ["$SYS.REQ.USER.INFO"] }',
+            ),
+        },
     ),
 }  # fmt: skip
 
@@ -189,7 +197,7 @@ def test_wildcards_allow_and_denials_deny(nats_server_factory: Callable[..., Nat
         findings = findings_of(NEEDED, server, user=name, password="pw")
         trouble = {subject: (it.status, it.what_to_do) for subject, it in findings.items() if it.status != "ok"}
         assert trouble == expected, name
-        assert len(findings) == (1 if "permissions" in expected else len(NEEDED)), name
+        assert len(findings) == (1 if "account" in expected else len(NEEDED)), name
         if name == "denials":
             assert findings["s.>"].said == "denied in part: the rows"
 
@@ -197,8 +205,8 @@ def test_wildcards_allow_and_denials_deny(nats_server_factory: Callable[..., Nat
 def test_permissions_that_the_server_does_not_list_are_unknown(nats_server_factory: Callable[..., NatsServer]) -> None:
     elsewhere = 'accounts { A { users: [{ user: a, password: pw }], mappings: { "$SYS.REQ.USER.INFO": "nobody" } } }'
     (finding,) = findings_of(NEEDED, nats_server_factory(config=elsewhere), user="a", password="pw").values()
-    assert (finding.check, finding.status) == ("permissions", "unknown")
-    assert finding.said.startswith("cannot be checked, since the server does not list them: cannot ask who I am: ")
+    assert (finding.check, finding.status) == ("account", "unknown")
+    assert finding.said.startswith("the server does not say: cannot ask who I am: ")
 
 
 def test_the_rights_of_a_jwt_count(nats_server_factory: Callable[..., NatsServer]) -> None:
