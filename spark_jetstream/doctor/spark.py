@@ -253,7 +253,8 @@ def check_spark(
         # Options go over standard input: all users of the machine can see a command line.
         command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row"]
         given = options.get_secret_value()
-        ran = _run(command, env=dict(environ), input=given, timeout=_SPARK_TIMEOUT)
+        local = {name: value for name, value in environ.items() if name != "SPARK_REMOTE"}
+        ran = _run(command, env=local, input=given, timeout=_SPARK_TIMEOUT)
     except subprocess.TimeoutExpired:
         text = f"no row came within {_SPARK_TIMEOUT:g} s"
         yield failed("local Spark", text, "see what is wrong above; Spark's own log knows more")

@@ -215,7 +215,10 @@ def test_a_local_spark_reads_what_is_left_of_the_end(
 
 @pytest.mark.full
 @pytest.mark.parametrize(("purged", "said"), [(False, "read 1 row "), (True, "read 0 rows ")])
-def test_a_local_spark_reads_a_row(nats_server: NatsServer, stream: MakeStream, purged: bool, said: str) -> None:
+def test_a_local_spark_reads_a_row(
+    nats_server: NatsServer, stream: MakeStream, monkeypatch: pytest.MonkeyPatch, purged: bool, said: str
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")  # where the machine's jobs run
     orders = stream()
     orders.fill(3)
     if purged:
