@@ -54,11 +54,7 @@ _FEATURES = (
 
 
 class _ProbeError(Exception):
-    """Ends the probe of a server with a failed check."""
-
-    def __init__(self, check: str, text: str, what_to_do: str) -> None:
-        super().__init__(text)
-        self.finding = failed(check, text, what_to_do)
+    """Ends the probe of a server with a failed check: its name, what it has found, and what to do."""
 
 
 class ServerProbe:
@@ -81,7 +77,7 @@ class ServerProbe:
             text = f"cannot be reached with option {error.option} as it is"
             self.findings.append(unknown("tls", text, "see the options above"))
         except _ProbeError as error:
-            self.findings.append(error.finding)
+            self.findings.append(failed(*error.args))
 
     def _open(self) -> socket.socket:
         host, port = self._host, self._port
