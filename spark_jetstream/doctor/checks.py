@@ -256,7 +256,8 @@ def check_stream(
         plain = job.stream is not None and options.api_prefix_resolved == DEFAULT_PREFIX
         yield from _check_writable(info, job.subject if plain else None)
         yield from _check_room(info)
-        yield from _check_duplicates(info, purposes, options)
+        if job.stream is not None:
+            yield from _check_duplicates(info, purposes, options)
 
 
 def _check_replicas(info: StreamInfo) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from spark_jetstream.testing.process import LOOPBACK
 from tests.support.client import tls_config
 from tests.support.command import Ran, run_command, run_process, succeed
 from tests.support.identities import Operator, user
+from tests.support.keyed import make_bucket, name_of
 from tests.support.publish import Publisher
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream
@@ -306,6 +307,12 @@ def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: 
     made = stream(allow_msg_counter=True)
     code, findings = look(nats_server.url, "--stream", made.name, "--subject", f"{made.subject}.a")
     assert (code, findings["writing"]["said"]) == (0, f"takes increments (column incr) at {made.subject}.a")
+
+
+def test_the_memory_of_message_ids_does_not_matter_in_buckets(nats_server: NatsServer, stream: MakeStream) -> None:
+    """A row that is stored again gives its key the same value once more; delivery exactly-once is refused there."""
+    bucket = make_bucket(stream, duplicate_window=1_000_000_000)
+    assert trouble(look(nats_server.url, "--bucket", name_of(bucket), "--for", "write")[1]) == {}
 
 
 def test_a_stream_that_the_job_makes_may_be_missing(nats_server: NatsServer) -> None:
