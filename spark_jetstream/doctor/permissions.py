@@ -20,7 +20,7 @@ _ADMINISTER = ("admin-account", "admin-look", "admin-streams", "admin-consumers"
 _OF_STREAMS: Mapping[str, tuple[str, ...]] = {
     "read": ("read",),
     "direct": ("read-direct",),
-    "durable": ("read", "durable"),
+    "durable": ("read", "durable"),  # or others: `Job.permissions`
     "write": ("write",),
     "exactly-once": ("write-exactly-once",),
     "ensure": ("ensure-stream",),
@@ -109,21 +109,18 @@ class Job:
         reading = "read" if self.with_consumers and not queue else "read-direct"
         table = {**self._sets, "durable": (reading, keeping)}
         rows = () if self.subject is None else (self.subject,)
-        prefix = options.api_prefix_resolved
-        here = (self.bucket or self.object_bucket or "", prefix)
-        written = (
-            here
-            if mirror is None
-            else (mirror.name.removeprefix("KV_"), mirror.external.api if mirror.external else prefix)
-        )
+        bucket, prefix = self.bucket or self.object_bucket or "", options.api_prefix_resolved
+        written = (bucket, prefix)
+        if mirror is not None:
+            written = (mirror.name.removeprefix("KV_"), mirror.external.api if mirror.external else prefix)
         sets = []
         for purpose in (purpose for name in self.purposes for purpose in table[name]):
-            bucket, api = written if purpose == "kv-write" else here
+            named, api = written if purpose == "kv-write" else (bucket, prefix)
             sets.append(
                 needed(
                     purpose,
                     stream=self.stream or "*",
-                    bucket=bucket,
+                    bucket=named,
                     subjects=rows if purpose in ("write", "write-exactly-once", "kv-write") else self.filters,
                     durable=self.durable or "*",
                     inbox_prefix=options.inbox_prefix,
