@@ -274,7 +274,11 @@ def check_meta(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
             reply = pool.connect(admin.options).ask(_META, b'{"leader_only": true}', context=context)
         except NoResponders:
             raise PermissionDenied(f"cannot {context}: log in to the system account", subject=_META) from None
-        group = ClusterInfo.from_server((reply.get("data") or {}).get("meta_cluster") or {}, context)
+        meta = (reply.get("data") or {}).get("meta_cluster")
+        if not meta:
+            result.add_fault("the server is in no cluster, and has no meta group")
+            return result
+        group = ClusterInfo.from_server(meta, context)
         result.add_servers(group)
         for peer in group.replicas:
             if not peer.current:

@@ -260,6 +260,13 @@ def test_a_cluster() -> None:
         wait_until(lambda: f"CRITICAL  {lost.name} is offline\n" in check(*stream, 3).out, "the leader notices")
 
 
+def test_a_server_of_no_cluster_has_no_meta_group() -> None:
+    with NatsServer(config=SYSTEM) as server:
+        ran = run_command("check", "meta", "--expect", 1, "--user", "sys", "--password", "pw", url=server.url)
+    assert ran.code == 2
+    assert ran.out.splitlines()[1:] == ["  CRITICAL  the server is in no cluster, and has no meta group"]
+
+
 def test_the_lines_of_the_guide(check: Callable[..., Any], tmp_path: Path) -> None:
     """Each line runs as it stands, up to a redirection."""
     (tmp_path / "spark.creds").write_text(Operator().credentials(user(), 7 * 86_400))
