@@ -27,7 +27,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from pydantic import ValidationError
@@ -348,9 +348,13 @@ def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     except (ValueError, OverflowError, RecursionError) as error:  # for headers that it does not check
         raise tarfile.ReadError(str(error)) from None
     file.allowed = None
+    members = {PurePosixPath(member.name): member for member in plain}
     # In a tar file that was made of the directory, its name is in front of the others.
-    members = {member.name.rpartition("/")[2]: member for member in plain}
-    chosen = [next((members[name] for name in names if name in members), None) for names in NAMES]
+    folders = sorted(path.parent for path in members if path.name == META)
+    if len(folders) > 1:
+        raise BackupError(f"{source} has several backups, as {folders[0]} and {folders[1]}: unpack it, and name one")
+    folder = next(iter(folders), PurePosixPath())
+    chosen = [next(filter(None, (members.get(folder / name) for name in names)), None) for names in NAMES]
     return [None if member is None else archive.extractfile(member) for member in chosen]
 
 

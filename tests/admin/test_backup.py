@@ -310,6 +310,10 @@ def test_a_single_file_is_a_tar_file_of_the_directory(there: There, tmp_path: Pa
     with tarfile.open(tmp_path / "again.tar", "w") as archive:
         archive.add(tmp_path / "out", "some/where")
     assert there.restore(tmp_path / "again.tar", "REPACKED").notes == ()
+    with tarfile.open(tmp_path / "again.tar", "a") as archive:
+        archive.add(tmp_path / "out", "some/other")
+    with pytest.raises(BackupError, match=r"again\.tar has several backups, as some/other and some/where: unpack"):
+        there.restore(tmp_path / "again.tar", "TWICE")
 
 
 def test_what_is_there_is_never_overwritten(there: There, saved: Path, tmp_path: Path) -> None:
