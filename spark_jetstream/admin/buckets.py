@@ -8,12 +8,17 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.assets import refuse_difference
 from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, fields_of
 from spark_jetstream.admin.models.changes import Difference, parse_user
+from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.admin.streams import Streams
 
 C = TypeVar("C", bound=AnyBucketConfig)
 B = TypeVar("B", bound=AnyBucketInfo)
+
+_FREE = {"discard", "allow_direct", "mirror_direct"}
+"""Fields of a stream that clients set differently, and with whose values all of them work."""
 
 
 class Buckets(ABC, Generic[C, B]):
@@ -59,8 +64,16 @@ class Buckets(ABC, Generic[C, B]):
         return self._info(self._streams.create(self._wanted(bucket, config, fields)))
 
     def load_or_create(self, bucket: str, config: C | Mapping[str, Any] | None = None, /, **fields: Any) -> B:
-        """Return the bucket; create it if there is none. Raises `JetStreamError` when an existing one is different."""
-        return self._info(self._streams.load_or_create(self._wanted(bucket, config, fields)))
+        """Return the bucket; create it if there is none.
+
+        Raises `JetStreamError`, which lists the differences, when an existing one is different: an Object Store bucket
+        in a field that is given here, a Key-Value bucket in any field. Whatever clients set differently is accepted.
+        """
+        wanted, what = self._wanted(bucket, config, fields), f"bucket {bucket}"
+        info = self._streams.load_or_create(wanted, any_config=True)
+        compared = StreamConfig.parse({name: value for name, value in wanted.items() if name not in _FREE}, what)
+        refuse_difference(compared, info.config, what, given_only=True)
+        return self._info(info)
 
     def plan(self, bucket: str, /, **changes: Any) -> list[Difference]:
         """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""

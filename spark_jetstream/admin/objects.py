@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.assets import refuse_difference
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.buckets import ObjectBucketConfig, fields_of
 from spark_jetstream.admin.models.objects import OBJECT_STORE, ObjectBucketInfo, ObjectInfo, object_name
-from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.admin.object_files import Data, Progress, new_object, permissions, refuse_existing, using
 from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
@@ -37,14 +35,12 @@ from spark_jetstream.buckets.objects import (
     stored_objects,
 )
 from spark_jetstream.buckets.uploads import Disposition, ObjectNotStored, UploadSettings
-from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError, StreamNotFound
+from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.streams.latest import TablePart, read_table
-
-Config = ObjectBucketConfig | Mapping[str, Any]
 
 _ATTEMPTS = 10  # at a meta message that others replace each time
 _IN_FLIGHT = 1000  # messages; bytes are limited elsewhere
@@ -474,19 +470,6 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
     def bucket(self, name: str) -> ObjectBucket:
         """Return a bucket, to read and write its objects. No request is sent yet."""
         return ObjectBucket(self._api, name)
-
-    def load_or_create(self, bucket: str, config: Config | None = None, /, **fields: Any) -> ObjectBucketInfo:
-        """Return the bucket; create it if there is none. Raises `JetStreamError` when a field given here differs."""
-        wanted = self._wanted(bucket, config, fields)
-        try:
-            info = self.load(bucket)
-        except StreamNotFound:
-            return ObjectBucketInfo(self._streams.load_or_create(wanted, given_only=True))
-        what = f"bucket {bucket}"
-        # Clients set this differently, and work with either; subjects and rollups must be the same.
-        compared = {name: value for name, value in wanted.items() if name != "discard"}
-        refuse_difference(StreamConfig.parse(compared, what), info.stream.config, what, given_only=True)
-        return info
 
     def seal(self, bucket: str) -> None:
         """Forbid all changes of the objects of a bucket, forever. Raises `StreamNotFound`."""

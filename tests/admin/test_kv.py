@@ -109,6 +109,15 @@ def test_a_bucket_that_exists(admin: JetStreamAdmin, make: MakeKv, name: str) ->
     assert admin.kv.load_or_create(f"{name}b", storage="memory").history == 1
 
 
+def test_a_bucket_of_another_client_is_loaded(admin: JetStreamAdmin, nats_server: NatsServer, name: str) -> None:
+    """nats-py does not allow Direct Get, and allows a TTL of single messages: neither is an option of a bucket."""
+    ask(nats_server.url, lambda js: js.create_key_value(bucket=name, history=3, ttl=60, storage="memory"))
+    assert admin.kv.load_or_create(name, history=3, ttl="60s", storage="memory").stream.config.allow_msg_ttl
+    with pytest.raises(JetStreamError, match=r"asked for\): max_age: 1m -> 0s; max_msgs_per_subject: 3 -> 1; d"):
+        admin.kv.load_or_create(name, storage="memory")
+    admin.kv.delete(name)
+
+
 def test_buckets_are_listed(admin: JetStreamAdmin, make: MakeKv, name: str) -> None:
     make().put("a", "1")
     make("b", description="second")
