@@ -10,7 +10,8 @@ Whenever a writer is killed, readers see the old object or the new one, and no c
    have removed it, whose answers do not say so.
 4. Stores the meta message, only in place of the one that it read. From here on readers see the new object, and another
    writer that noted its ids before cannot store its meta message.
-5. Removes the chunks under all other ids of the note, then the note.
+5. Removes the chunks under all other ids of the note, then the note. If the note is gone, it looks whether its chunks
+   are still there: where another object had the name and lost it in between, no sequence tells that.
 
 An upload that was refused in part, cut off, or not answered in time is given up as a whole, and started again under
 another id. docs/objects.md says what a killed writer leaves.
@@ -348,7 +349,11 @@ class ObjectUploads:
         for nuid in upload.noted:
             if nuid != upload.nuid:
                 self.stream.remove(chunk_subject(self._bucket, nuid))
-        self.stream.remove(note_subject(self._bucket, wanted.name), upload.note)
+        noted = self.stream.remove(note_subject(self._bucket, wanted.name), upload.note)
+        if not noted and not self._is_there(upload):
+            # Another writer took this note over, stored its object, and gave that another name.
+            self.stream.remove(subject, last)
+            raise NotStored("another writer has removed its chunks", Disposition.RETRY, settled=True)
         return StoredUpload(meta, upload.chunks[0] if upload.chunks else last, last)
 
     def _note(self, wanted: NewObject, upload: _Upload) -> None:

@@ -309,6 +309,23 @@ def test_renamed_before_a_put_notes_what_it_replaces(store: Made, monkeypatch: p
     store.check()
 
 
+def test_a_name_that_was_taken_and_given_up_before_a_put_ends(store: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before and after there is no meta message, so the put's own is stored; but its chunks were removed in between."""
+    new = content("a", 1, 3 * CHUNK)
+    store_meta = ObjectUploads._store_meta
+
+    def after_another_object(uploads: ObjectUploads, *arguments: Any) -> int:
+        monkeypatch.setattr(ObjectUploads, "_store_meta", store_meta)
+        store.objects.put("a", b"between")
+        store.objects.update_meta("a", "b")
+        return store_meta(uploads, *arguments)
+
+    monkeypatch.setattr(ObjectUploads, "_store_meta", after_another_object)
+    store.objects.put("a", new)
+    assert (store.objects.get("a"), store.objects.get("b")) == (new, b"between")
+    store.check()
+
+
 def test_replaced_at_the_moment_of_a_rename(store: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new name goes again: its content is about to go."""
     old = content("a", 1, 3 * CHUNK)
