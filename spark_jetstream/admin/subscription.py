@@ -8,11 +8,10 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api, positive, subject_filter
 from spark_jetstream.admin.messages import check_header, check_size, octets
-from spark_jetstream.admin.models.events import Gap
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.inbox import Pairs
@@ -29,6 +28,9 @@ from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.protocol.wire import Frames, parse_status
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.models.events import Gap
 
 Headers = Mapping[str, str | Sequence[str]]
 """Headers by their names; a name may have several values."""
@@ -109,10 +111,6 @@ class Subscription(Generic[M]):
         if item is None:
             self.close()
             raise StopIteration
-        if not isinstance(item, Gap):
-            self._remaining -= 1
-        elif item.until is None or item.lost:
-            self.gaps += 1
         return item
 
     def _connect(self, connection: Connection) -> None:
@@ -134,7 +132,7 @@ class Subscription(Generic[M]):
                     return item
         except ConnectionFailed as error:
             self._lost = error, Deadline(self._api.options.retry_timeout)
-            return _gap(self._since, None, str(error))
+            return self._gap(str(error), None)
         return None
 
     def _hear(self) -> M | Gap | None:
@@ -152,9 +150,9 @@ class Subscription(Generic[M]):
             return None
         self._since = _now()
         if isinstance(heard, Dropped):
-            return _gap(
-                self._since, self._since, "this program takes messages more slowly than they come", heard.messages
-            )
+            reason = "this program takes messages more slowly than they come"
+            return self._gap(reason, self._since, heard.messages)
+        self._remaining -= 1
         return self._read(heard, self._since)
 
     def _back(self, error: ConnectionFailed, outage: Deadline) -> Gap | None:
@@ -171,9 +169,25 @@ class Subscription(Generic[M]):
                 backoff.pause(outage)
                 continue
             self._lost = None
-            since, self._since = self._since, _now()
-            return _gap(since, self._since, str(error))
+            return self._gap(str(error), _now())
         return None
+
+    def _gap(self, reason: str, until: Timestamp | None, lost: int = 0) -> Gap:
+        # A command that hears of no gap does not wait for the models of all events.
+        from spark_jetstream.admin.models.events import Gap  # noqa: PLC0415
+
+        since, self._since = self._since, until or self._since
+        if until is None or lost:
+            self.gaps += 1
+        return Gap(
+            type=Gap.TYPE,
+            id=uuid.uuid4().hex,
+            timestamp=until or _now(),
+            since=since,
+            until=until,
+            reason=reason,
+            lost=lost,
+        )
 
     def _rejoin(self, patience: float) -> None:
         """Subscribe again. Raises `ConnectionFailed` when that is not possible yet."""
@@ -195,18 +209,6 @@ def _close(listener: Listener, pid: int) -> None:
 
 def _now() -> Timestamp:
     return Timestamp.of(time.time_ns())
-
-
-def _gap(since: Timestamp, until: Timestamp | None, reason: str, lost: int = 0) -> Gap:
-    return Gap(
-        type=Gap.TYPE,
-        id=uuid.uuid4().hex,
-        timestamp=until or _now(),
-        since=since,
-        until=until,
-        reason=reason,
-        lost=lost,
-    )
 
 
 def request(
