@@ -335,7 +335,7 @@ class ObjectBucket:
         old, bucket = existing.meta.name, self.name
         there = self._reader.newest(meta.name)
         # An object with the same chunks was left by a rename that was interrupted.
-        other = None if there is None or there.meta.nuid == meta.nuid else there
+        other = None if there is None or (meta.nuid and there.meta.nuid == meta.nuid) else there
         if other is not None and not other.meta.deleted:
             raise self._taken(meta.name, "delete it first, or choose another name")
         with self._uploads(f"rename object {old!r} of") as uploads:

@@ -17,7 +17,7 @@ from spark_jetstream.buckets.objects import ObjectMeta, meta_subject
 from spark_jetstream.errors import JetStreamError, MessageNotFound, OptionError, ProtocolError, StreamNotFound
 from tests.admin.conftest import CHUNK, Made
 from tests.support.leaf import Linked
-from tests.support.objects import content
+from tests.support.objects import content, link_to
 from tests.support.publish import Message, Publisher
 from tests.support.reading import QUICK
 
@@ -265,6 +265,10 @@ def test_links(make_store: Callable[[], Made]) -> None:
     assert other.objects.get("target") == b"new"
     store.objects.update_meta("best", "better")
     assert store.objects.get("better") == b"new"
+    for name in ("one", "two"):  # their writer gave neither an id, so the same id does not make them the same
+        store.store(name, options=link_to(other.name, name), digest="", nuid="")
+    with pytest.raises(OptionError, match="has an object 'two' already"):
+        store.objects.update_meta("one", "two")
     store.objects.put("better", b"no link any more")
     assert (store.objects.get("better"), store.objects.info("better").link) == (b"no link any more", None)
     other.objects.delete("target")
