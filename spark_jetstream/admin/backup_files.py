@@ -53,7 +53,9 @@ _COMPRESSED, _PLAIN = 0x00, 0x01
 _FIRST_SKIPPABLE, _LAST_SKIPPABLE = 0x80, 0xFE
 _CHECKSUM = 4  # bytes at the beginning of a chunk with content
 _LONGEST = (4 << 20) + (1 << 16)  # bytes of a chunk: S2 compresses 4 MiB at most
-_PEEK = 256  # bytes kept from the beginning of the stream
+# Bytes from the beginning of the stream that have either magic: the identifier, the head and the checksum of the first
+# chunk, and, of a compressed one, the length of its content and the tag of its first literal, five bytes at most each.
+_PEEK = len(_IDENTIFIER) + 4 + _CHECKSUM + 2 * 5 + len(_MAGIC)
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE = 1 << 20  # bytes read at a time
 _SMALL = 64 << 20  # bytes: more than the JSON files of any backup
@@ -134,9 +136,8 @@ class Framing:
         """
         if self._missing or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
-        content = _first_content(bytes(self._start[len(_IDENTIFIER) :]))
-        archive = content.startswith(_MAGIC)
-        if not archive and _OLD_MAGIC not in content:
+        archive = _MAGIC in self._start
+        if not archive and _OLD_MAGIC not in self._start:
             raise BackupError(f"{self.where} is not a backup of a stream: it does not begin like one")
         return archive
 
@@ -159,25 +160,6 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
         return json_object(content)
     except ValueError as error:
         raise BackupError(f"damaged backup: {where} {error}") from None
-
-
-def _first_content(chunk: bytes) -> bytes:
-    """Return the beginning of the first chunk's content: all that was kept of it, or its first literal.
-
-    A compressed block is its length as a varint, then literals and references to earlier content; so it begins with a
-    literal.
-    """
-    kind, body = chunk[0], chunk[4 + _CHECKSUM :]
-    if kind == _PLAIN:
-        return body
-    tag_at = next((at for at, byte in enumerate(body) if byte < 0x80), len(body)) + 1
-    tag = body[tag_at] if tag_at < len(body) else 0xFF
-    if kind != _COMPRESSED or tag & 3:
-        return b""
-    longer = max(0, (tag >> 2) - 59)  # bytes that hold the length of a long literal
-    begin = tag_at + 1 + longer
-    length = int.from_bytes(body[tag_at + 1 : begin], "little") + 1 if longer else (tag >> 2) + 1
-    return body[begin : begin + length]
 
 
 class Draft:
