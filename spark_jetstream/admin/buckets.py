@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -113,11 +113,7 @@ class Buckets(ABC, Generic[C, B]):
 
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the changes of the stream for changes of the bucket. Raises `OptionError`."""
-        return self._fields(bucket, self._config.parse(changes, f"bucket {bucket}"), changes)
-
-    def _fields(self, bucket: str, config: C, names: Iterable[str]) -> dict[str, Any]:
-        """Return the fields of the stream that stand for these of the bucket."""
-        return fields_of(config, names)
+        return fields_of(bucket, self._config.parse(changes, f"bucket {bucket}"), changes)
 
     @abstractmethod
     def _new(self, name: str, wanted: C) -> dict[str, Any]:

@@ -8,19 +8,28 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.admin.api import Api, checked, positive
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages, check_place, octets, store
-from spark_jetstream.admin.models.buckets import BucketConfig
-from spark_jetstream.admin.models.kv import KEY_VALUE, BucketInfo, Entry, entries_of, entry_of, stream_fields
-from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.buckets import BucketConfig, fields_of
+from spark_jetstream.admin.models.kv import KEY_VALUE, BucketInfo, Entry, entries_of, entry_of
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSource
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
-from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, WRONG_REVISION, Origin, last_revision, stream_name
+from spark_jetstream.buckets.kv import (
+    EXPECTED,
+    OPERATION_HEADERS,
+    OPERATIONS,
+    PUT,
+    WRONG_REVISION,
+    Origin,
+    last_revision,
+    operation,
+    stream_name,
+)
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import ask
 from spark_jetstream.errors import (
@@ -37,8 +46,9 @@ from spark_jetstream.errors import (
 from spark_jetstream.options.names import CommaList, KeyFilter
 from spark_jetstream.options.values import Span
 from spark_jetstream.protocol import columns, jsapi
+from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
-from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, rfc3339, shown
+from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, shown
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import last_message
 
@@ -193,12 +203,12 @@ class Bucket:
             try:
                 return self._store(key, value, {EXPECTED: str(expected), **headers}, "create")
             except WrongRevision as error:
-                # The latest revision may be a deletion, which the value replaces.
-                refusal, last = error, self._last(key)
-            if last is not None and last.live:
+                refusal = error
+            # The latest revision may be a deletion, which the value replaces.
+            expected, live = self._last(key)
+            if live:
                 break
-            expected = 0 if last is None else last.revision
-        actual = refusal.found if last is None else last.revision
+        actual = expected or refusal.found
         problem = f"cannot create key {key} of bucket {self.name}: it exists, with revision {actual}"
         raise self._wrong_revision(problem, key, 0, actual, refusal.err_code)
 
@@ -226,8 +236,7 @@ class Bucket:
         Raises `KeyNotFound`, `WrongRevision`.
         """
         before = self.get(key, revision=revision)
-        last = self._last(key)
-        expected = before.revision if last is None else last.revision
+        expected = self._last(key)[0] or before.revision
         return self._store(key, before.value, {EXPECTED: str(expected)}, "revert")
 
     def purge_deletes(self, older_than: Any = _HALF_AN_HOUR) -> int:
@@ -315,17 +324,16 @@ class Bucket:
                 latest[entry.key] = entry
         return iter(sorted(latest.values(), key=lambda entry: entry.revision))
 
-    def _last(self, key: str) -> Entry | None:
-        """Return the latest revision of a key where it is written, deletions included."""
+    def _last(self, key: str) -> tuple[int, bool]:
+        """Return the latest revision of a key where it is written, 0 without one, and whether it has a value."""
         origin = self._place.origin
         subject = origin.subject(key)
         message = self._api.requests.call(
             lambda connection: last_message(connection, origin.stream, subject, prefix=origin.api_prefix)
         )
         if message is None:
-            return None
-        body = {"subject": subject, "seq": message.sequence, "time": rfc3339(message.time)}
-        return entry_of(self.name, StoredMessage.from_server({**body, "data": message.data, "hdrs": message.headers}))
+            return 0, False
+        return message.sequence, operation(block_headers(message.headers)) == OPERATIONS[PUT]
 
     def _remove(self, key: str, operation: str, revision: int | None, headers: dict[str, str]) -> int:
         expected = {} if revision is None else {EXPECTED: str(positive(revision, "revision"))}
@@ -429,7 +437,7 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
         return Bucket(self._api, name)
 
     def _new(self, name: str, wanted: BucketConfig) -> dict[str, Any]:
-        fields = self._fields(name, wanted, BucketConfig.model_fields)
+        fields = fields_of(name, wanted, BucketConfig.model_fields)
         mirror: StreamSource | None = fields["mirror"]
         if mirror is not None:
             # The server sets `mirror_direct` to what the origin allows, whatever is asked for.
@@ -440,9 +448,6 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
                     fields["mirror_direct"] = self._streams.load(mirror.name).config.allow_direct
         subjects = None if mirror else (f"$KV.{name}.>",)
         return {**fields, "subjects": subjects, "deny_delete": True, "allow_direct": True}
-
-    def _fields(self, bucket: str, config: BucketConfig, names: Iterable[str]) -> dict[str, Any]:
-        return stream_fields(bucket, config, names)
 
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         if "mirror" in changes and self.load(bucket).mirror is not None:

@@ -37,9 +37,7 @@ from spark_jetstream.buckets.objects import (
 from spark_jetstream.buckets.uploads import Disposition, ObjectNotStored, UploadSettings
 from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
 from spark_jetstream.options.values import file_path
-from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
-from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.streams.latest import TablePart, read_table
 
 _ATTEMPTS = 10  # at a meta message that others replace each time
@@ -368,11 +366,7 @@ class ObjectBucket:
     def _uploads(self, what: str) -> Iterator[ObjectUploads]:
         """Open the uploads; errors begin with ``what``, an infinitive without "to"."""
         bucket = self.name
-        context = f"look at stream {self._reader.stream}"
-        with OBJECT_STORE.naming(bucket):
-            info = self._api.ask(jsapi.STREAM_INFO, context=context, stream=self._reader.stream)
-        problem = writing_fault(stream_summary(info, context), bucket)
-        if problem:
+        if problem := writing_fault(self._stream.state(), bucket):
             raise JetStreamError(f"cannot {what} bucket {bucket}, which {problem}")
         upload_settings = UploadSettings(
             connection=self._api.options,
@@ -383,10 +377,7 @@ class ObjectBucket:
             retries="",
         )
         try:
-            with (
-                OBJECT_STORE.naming(bucket),
-                ObjectUploads(self._api.connect, self._stream, upload_settings) as uploads,
-            ):
+            with ObjectUploads(self._api.connect, self._stream, upload_settings) as uploads:
                 yield uploads
         except ObjectNotStored as failure:
             raise _error(f"cannot {what} bucket {bucket}: {failure.why}", failure) from None
@@ -477,5 +468,5 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
             self._streams.seal(stream)
 
     def _new(self, name: str, wanted: ObjectBucketConfig) -> dict[str, Any]:
-        given = fields_of(wanted, wanted.model_fields_set)
+        given = fields_of(name, wanted, wanted.model_fields_set)
         return {**given, "subjects": (chunk_filter(name), meta_filter(name))}

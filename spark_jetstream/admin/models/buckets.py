@@ -22,7 +22,9 @@ from spark_jetstream.admin.models.streams import (
     RePublish,
     StreamInfo,
     StreamSource,
+    SubjectTransform,
 )
+from spark_jetstream.buckets.kv import STREAM_PREFIX, stream_name
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.names import Identifier
 from spark_jetstream.options.values import Choice, Size, Span, Whole
@@ -110,8 +112,8 @@ class ObjectBucketConfig(AnyBucketConfig):
     """How an Object Store bucket is set up (ADR-20)."""
 
 
-def fields_of(config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
-    """The fields of a stream that stand for these of a bucket."""
+def fields_of(bucket: str, config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
+    """The fields of a stream that stand for these of its bucket; other buckets are named by their streams."""
     fields: dict[str, Any] = {}
     for name in names:
         value = getattr(config, name)
@@ -123,9 +125,23 @@ def fields_of(config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
         elif name == "limit_marker_ttl":
             # What markers need cannot be taken back.
             fields |= {"subject_delete_marker_ttl": value, **({"allow_msg_ttl": True} if value else {})}
+        elif name == "mirror":
+            fields["mirror"] = value and value.changed(name=stream_name(value.name.removeprefix(STREAM_PREFIX)))
+        elif name == "sources":
+            fields["sources"] = tuple(_source(bucket, source) for source in value)
         else:
             fields[_OTHER_NAMES.get(name, name)] = value
     return fields
+
+
+def _source(bucket: str, source: StreamSource) -> StreamSource:
+    """A source by its stream, whose keys become keys of this bucket, unless it says itself what becomes of them."""
+    origin = source.name.removeprefix(STREAM_PREFIX)
+    named = source.changed(name=stream_name(origin))
+    # A bucket of the same name in another domain has the right subjects.
+    if source.subject_transforms or source.filter_subject or (source.external is not None and origin == bucket):
+        return named
+    return named.changed(subject_transforms=(SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>"),))
 
 
 class FromStream(Generic[T]):

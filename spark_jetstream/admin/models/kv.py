@@ -5,38 +5,18 @@ See ADR-8 "JetStream based Key-Value Stores" and ADR-48 "TTL Support for Key-Val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketConfig, BucketLayout, FromStream, fields_of
+from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketLayout, FromStream
 from spark_jetstream.admin.models.messages import StoredMessage
-from spark_jetstream.admin.models.streams import RePublish, StreamSource, SubjectTransform
-from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations, stream_name
+from spark_jetstream.admin.models.streams import RePublish, StreamSource
+from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
 KEY_VALUE = BucketLayout("Key-Value", STREAM_PREFIX)
-
-
-def stream_fields(bucket: str, config: BucketConfig, names: Iterable[str]) -> dict[str, Any]:
-    """Return the fields of the stream that stand for these of its bucket; other buckets are named by their streams."""
-    mirror = config.mirror
-    named = {
-        "mirror": mirror and mirror.changed(name=stream_name(mirror.name.removeprefix(STREAM_PREFIX))),
-        "sources": tuple(_source(bucket, source) for source in config.sources),
-    }
-    return fields_of(config.model_copy(update=named), names)
-
-
-def _source(bucket: str, source: StreamSource) -> StreamSource:
-    """A source by its stream, whose keys become keys of this bucket, unless it says itself what becomes of them."""
-    origin = source.name.removeprefix(STREAM_PREFIX)
-    named = source.changed(name=stream_name(origin))
-    # A bucket of the same name in another domain has the right subjects.
-    if source.subject_transforms or source.filter_subject or (source.external is not None and origin == bucket):
-        return named
-    return named.changed(subject_transforms=(SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>"),))
 
 
 @dataclass(frozen=True)
