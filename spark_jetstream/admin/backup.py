@@ -155,7 +155,7 @@ def _frames(connection: Connection, inbox: Inbox, stream: str, silence: float) -
             denied = error.subject or ""
             if denied == f"{connection.options.inbox_prefix}.>":
                 raise
-            if not denied.startswith(_ACKS.lower()):
+            if not denied.startswith(f"{_ACKS}{stream}.".lower()):
                 continue
             subject = f"{_ACKS}{stream}.>"
             raise PermissionDenied(

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import tarfile
 import threading
@@ -407,6 +408,27 @@ def test_a_stream_that_cannot_be_saved_does_not_keep_others_from_it(
             admin.account.backup(tmp_path / "one")
     for target in ("several.part", "one.part"):
         assert sorted(path.name for path in (tmp_path / target).iterdir()) == ["A", "D"]
+
+
+def test_a_backup_that_may_not_acknowledge_breaks_off_no_other(
+    nats_server_factory: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    denied = 'permissions: { publish: { deny: "$JS.SNAPSHOT.ACK.A.>" } }'
+    users = f"users: [{{ user: u, password: p, {denied} }}]"
+    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
+    requests = Requester(options(server.url, user="u", password="p"))
+    small: dict[str, Any] = {"chunk_size": 1024, "window_size": 2048}
+    with JetStreamAdmin(servers=server.url, user="u", password="p") as admin:
+        for name in "AB":
+            admin.streams.create(name, subjects=name)
+            admin.publish(name, random.randbytes(100_000))
+
+    def fail() -> None:
+        with pytest.raises(PermissionDenied, match=r"may not publish to \$JS\.SNAPSHOT\.ACK\.A\.>"):
+            backup(requests, "A", tmp_path / "A", **small)
+
+    backup(requests, "B", tmp_path / "B", progress=once(fail, after=0), **small)
+    assert [path.name for path in tmp_path.iterdir()] == ["B"]
 
 
 # -- backups that are broken off --
