@@ -324,7 +324,8 @@ class ObjectUploads:
         if len(upload.chunks) > 1 and not self.stream.has(upload.chunks[0]):
             raise NotStored(
                 f"stream {self.stream.name} has not kept its first chunk: a limit has removed it "
-                "(max_msgs_per_subject, max_age, max_msgs, max_bytes), or the server has lost what it had stored",
+                "(max_msgs_per_subject, max_age, max_msgs, max_bytes), the server has lost what it had stored, or "
+                "another writer has stored an object of this name",
                 Disposition.RETRY,
                 settled=True,
             )
