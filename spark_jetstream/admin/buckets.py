@@ -17,15 +17,14 @@ from spark_jetstream.admin.streams import Streams
 C = TypeVar("C", bound=AnyBucketConfig)
 B = TypeVar("B", bound=AnyBucketInfo)
 
-_FREE = {"discard", "allow_direct", "mirror_direct"}
-"""Fields of a stream that clients set differently, and with whose values all of them work."""
-
 
 class Buckets(ABC, Generic[C, B]):
     """The buckets of one kind in an account. All methods raise what `Api` raises; `StreamNotFound` names the bucket."""
 
     _info: type[B]
     _config: type[C]
+    _free: tuple[str, ...]
+    """Fields of a stream that clients set differently, and with whose values all of them work."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -71,7 +70,7 @@ class Buckets(ABC, Generic[C, B]):
         """
         wanted, what = self._wanted(bucket, config, fields), f"bucket {bucket}"
         info = self._streams.load_or_create(wanted, any_config=True)
-        compared = StreamConfig.parse({name: value for name, value in wanted.items() if name not in _FREE}, what)
+        compared = StreamConfig.parse({name: value for name, value in wanted.items() if name not in self._free}, what)
         refuse_difference(compared, info.config, what, given_only=True)
         return self._info(info)
 

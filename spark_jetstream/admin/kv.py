@@ -430,7 +430,7 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
     the bucket.
     """
 
-    _info, _config = BucketInfo, BucketConfig
+    _info, _config, _free = BucketInfo, BucketConfig, ("allow_direct", "mirror_direct")
 
     def bucket(self, name: str) -> Bucket:
         """Return a bucket, to read and write its keys. No request is sent yet."""

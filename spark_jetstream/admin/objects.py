@@ -456,7 +456,7 @@ class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
     clients of NATS create. All methods raise what `Api` raises; `StreamNotFound` names the bucket.
     """
 
-    _info, _config = ObjectBucketInfo, ObjectBucketConfig
+    _info, _config, _free = ObjectBucketInfo, ObjectBucketConfig, ("discard",)
 
     def bucket(self, name: str) -> ObjectBucket:
         """Return a bucket, to read and write its objects. No request is sent yet."""
