@@ -265,8 +265,9 @@ class Bucket:
                 # No message after the mark: a value that was put since stays.
                 end = entry.revision + old
                 if end > 1:
-                    connection.api(purge, jsapi.purge_request(end, subject), context=context)
-                count += old
+                    reply = connection.api(purge, jsapi.purge_request(end, subject), context=context)
+                    # A mirror keeps the mark that its origin has removed already.
+                    count += old and jsapi.field(reply, "purged", int, context) > 0
         return count
 
     def _missing(self, key: str, context: str, problem: str, **mark: Any) -> KeyNotFound:
