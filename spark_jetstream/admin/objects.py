@@ -16,7 +16,6 @@ from typing import Any
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.buckets import Buckets
-from spark_jetstream.admin.messages import Messages
 from spark_jetstream.admin.models.buckets import ObjectBucketConfig, fields_of
 from spark_jetstream.admin.models.objects import OBJECT_STORE, ObjectBucketInfo, ObjectInfo, object_name
 from spark_jetstream.admin.object_files import Data, Progress, new_object, permissions, refuse_existing, using
@@ -35,7 +34,7 @@ from spark_jetstream.buckets.objects import (
     stored_objects,
 )
 from spark_jetstream.buckets.uploads import Disposition, ObjectNotStored, UploadSettings
-from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, OptionError, OutageError
+from spark_jetstream.errors import ApiError, JetStreamError, OptionError, OutageError
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.streams.latest import TablePart, read_table
@@ -410,11 +409,8 @@ class ObjectBucket:
     def _stored(self, meta: ObjectMeta, sequence: int) -> ObjectInfo:
         """Return what was stored, with the server's time; without one when another writer has replaced it already."""
         subject = meta_subject(self.name, meta.name)
-        try:
-            time = Messages(self._api).get(self._reader.stream, sequence).time.nanoseconds
-        except MessageNotFound:
-            time = 0
-        return ObjectInfo.of(StoredObject(meta, subject, sequence, time))
+        message = self._stream.message(sequence)
+        return ObjectInfo.of(StoredObject(meta, subject, sequence, message.time if message else 0))
 
     def _taken(self, name: str, advice: str) -> OptionError:
         return OptionError(f"bucket {self.name} has an object {name!r} already: {advice}", option="name")

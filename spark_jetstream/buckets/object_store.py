@@ -160,9 +160,9 @@ class ObjectStream:
         """Return the last message on a subject, None if there is none."""
         return self._call(lambda connection: last_message(connection, self.name, subject))
 
-    def has(self, sequence: int) -> bool:
-        """Return whether there is a message at a sequence."""
-        return self._call(lambda connection: message(connection, self.name, sequence)) is not None
+    def message(self, sequence: int) -> RawMessage | None:
+        """Return the message at a sequence, None if there is none."""
+        return self._call(lambda connection: message(connection, self.name, sequence))
 
     def remove(self, subject: str, last: int | None = None) -> int:
         """Remove all messages on a subject, or those up to a sequence, and return their number."""
@@ -321,7 +321,7 @@ class ObjectUploads:
                 yield part
 
         upload.chunks = self._uploads.store(chunk_subject(self._bucket, upload.nuid), parts())
-        if len(upload.chunks) > 1 and not self.stream.has(upload.chunks[0]):
+        if len(upload.chunks) > 1 and self.stream.message(upload.chunks[0]) is None:
             raise NotStored(
                 f"stream {self.stream.name} has not kept its first chunk: a limit has removed it "
                 "(max_msgs_per_subject, max_age, max_msgs, max_bytes), the server has lost what it had stored, or "

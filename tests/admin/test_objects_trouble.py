@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -238,6 +239,27 @@ def test_a_meta_message_that_is_stored_and_not_shown_yet(
     store.objects.put("a", b"next")
     assert store.objects.get("a") == b"next"
     store.check()
+
+
+def test_a_cut_when_an_object_is_stored(store: Made, proxy: WireProxy, behind: ObjectBucket) -> None:
+    """The put has not failed then: it asks again for the time of the object."""
+    stored, lost = threading.Event(), threading.Event()
+
+    def lose(frame: bytes) -> bytes:
+        if b"stream_purge_response" in frame:
+            stored.set()
+        if not stored.is_set() or b"stream_msg_get_response" not in frame:
+            return frame
+        lost.set()
+        return b""
+
+    proxy.drop(lose)
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(behind.put, "a", b"x")
+        assert lost.wait(60)
+        proxy.drop(None)
+        proxy.cut()
+        assert putting.result(60) == store.objects.info("a")
 
 
 def cut_in_the_middle(proxy: WireProxy, passing: int, work: Callable[[], T]) -> T:
