@@ -4,7 +4,9 @@ How it works (docs/progress.md is for users). Nobody pulls from the consumer: it
 not committed, and an interest stream holds what follows. Its metadata has the token of the run that owns it. A commit
 goes
 
-- on a work queue: by a purge of the query's filters below the position;
+- on a work queue: by a purge of the query's filters below the position. The server moves the consumer on to the first
+  message that still matches; CONSUMER.RESET moves it back to the position, or else a later run would take what lies
+  between for messages that another client purged;
 - elsewhere: by CONSUMER.RESET; or where the server cannot do that (before 2.14, or before the sequence at which the
   consumer began) by creating it again, with a stand-in that holds its place meanwhile: (1) create the stand-in at the
   position, (2) delete the consumer, (3) create it at the position, (4) delete the stand-in;
@@ -33,7 +35,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import ApiError, DataLossError, JetStreamError, OptionError, RequestTimeout, StreamNotFound
+from spark_jetstream.errors import (
+    ApiError,
+    DataLossError,
+    JetStreamError,
+    OptionError,
+    PermissionDenied,
+    RequestTimeout,
+    StreamNotFound,
+)
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
@@ -66,7 +76,8 @@ class _Held:
     removed: int = 0
     """Up to where a work queue is known to have nothing for this query any more; each purge raises it."""
     trying: int = 0
-    """Where the last request moves the consumer; the server may have moved it although no reply came."""
+    """Where the last request moves the consumer; the server may have moved it although no reply came. On a work queue
+    where the last purge has left it: the server may not move it back to `next`."""
     done: int = 0
     """Everything below is in Spark's sink. The last request of an earlier run may move the consumer so far."""
 
@@ -251,6 +262,9 @@ class Progress:
             # Other consumers may still hold older messages, so `first_kept` need not move.
             if next_sequence > max(state.first_kept, held.removed):
                 self._consumers.purge(state.name, next_sequence)
+                if self._filters:
+                    held.trying = self._move_back(state.name, consumer, next_sequence)
+                    held.next = next_sequence
             held.removed = max(held.removed, next_sequence)
         elif consumer.next < next_sequence or consumer.next > max(next_sequence, state.first_kept):
             if held.resumed and consumer.next > next_sequence:
@@ -263,6 +277,16 @@ class Progress:
             consumer = self._move(state, held, consumer, next_sequence)
             held.next, held.deliveries = consumer.next, consumer.deliveries
         held.resumed = False
+
+    def _move_back(self, stream: str, consumer: ConsumerState, to: int) -> int:
+        """Move the consumer of a work queue back to where its messages were purged; return where it is then."""
+        if consumer.can_move_to(to):
+            try:
+                return self._consumers.reset(stream, self._durable, to).next
+            except PermissionDenied as error:
+                log.info("stream %s: %s", stream, error)
+        moved = self._consumers.info(stream, self._durable)
+        return to if moved is None else moved.next
 
     def _move(self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
         if not consumer.can_move_to(to):
@@ -327,6 +351,9 @@ class Progress:
             )
         if state.retention != "workqueue":
             self._check_position(state, held, consumer)
+        elif consumer.next > max(held.next, held.trying):
+            # Another client has purged the messages before; `holds` says so.
+            held.next = consumer.next
         if consumer.inactive_threshold:
             self._consumers.touch(state.name, self._durable)
         return consumer

@@ -19,6 +19,7 @@ import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import DataLossError
+from spark_jetstream.source import durable
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import ask
@@ -314,6 +315,42 @@ def test_what_goes_before_it_is_counted(stream: MakeStream, filtered: bool) -> N
         proxy.unstall()
         with pytest.raises(DataLossError, match="messages 11 to 20 of stream"):
             planned.result(60)
+
+
+@pytest.mark.parametrize(("retention", "can_move"), [("interest", True), ("workqueue", True), ("workqueue", False)])
+def test_a_running_query_notices_that_its_messages_are_purged(
+    stream: MakeStream, monkeypatch: pytest.MonkeyPatch, retention: str, can_move: bool
+) -> None:
+    if not can_move:
+        monkeypatch.setattr(durable, "RESET_LEVEL", 99)
+    case = Case(stream, filtered=True, durable=True, retention=retention)
+    case.publish("aab")
+    (_, position), *_ = run(case.running, case.position)
+    case.publish("ba")
+    assert case.running.latest(position, limited=True) != position
+    case.purge("b")
+    assert case.running.latest(position, limited=True) != position
+    case.stream.purge()
+    with pytest.raises(DataLossError, match="messages 13 to 15 of stream"):
+        case.running.latest(position, limited=True)
+
+
+@pytest.mark.parametrize("following", ["bbb", "bbba"])
+@pytest.mark.parametrize("available_now", [True, False])
+def test_what_others_take_after_a_commit_is_not_lost(stream: MakeStream, following: str, available_now: bool) -> None:
+    """The purge of a commit moves the consumer of a work queue past messages that do not match."""
+    case = Case(stream, filtered=True, durable=True, retention="workqueue")
+    case.publish("aa")
+    planner = case.planner()
+    if available_now:
+        planner.prepare_available_now()
+    ((_, position),) = run(planner, case.position, batches=1)
+    case.publish(following)
+    planned = planner.latest(position, limited=True)
+    assert (planned == position) == (available_now or following == "bbb")
+    case.purge("b")
+    assert case.stream.state()["first_seq"] == 16
+    assert planner_after(case.planner(), position) == [16][: following.count("a")]
 
 
 def test_other_traffic_makes_no_batches_on_an_interest_stream(stream: MakeStream) -> None:
