@@ -37,7 +37,7 @@ class StreamPlan:
     """One stream of a query. For one thread at a time; those of different streams share only what is thread-safe.
 
     Except for `see` and `note_deleted` the methods need a state that `see` has taken. They raise what `Requests.call`
-    raises. Eight of the fourteen attributes are what it remembers (docs/architecture.md, "Processes").
+    raises. Nine of the sixteen attributes are what it remembers (docs/architecture.md, "Processes").
     """
 
     def __init__(self, name: str, options: SourceOptions, requests: Requests, progress: LazyCommit) -> None:
@@ -60,6 +60,10 @@ class StreamPlan:
         # The position, and creation and end of the stream, when nothing that matches was found last; and until when, by
         # the server's clock, that counts.
         self._idle: tuple[tuple[int, str, int], int] | None = None
+        # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that message was deleted.
+        self._all_match = not options.subjects or ">" in options.subjects
+        # One past the last message that matches, as found last; the state is often newer.
+        self._last_match = 0
         # Where a stream that lost its tail goes back to from the last position: what is stored since was not read.
         self._back: int | None = None
 
@@ -117,7 +121,7 @@ class StreamPlan:
         state = self.known
         if state is None or state.created != position.created:
             return False
-        return max(position.next, state.first_kept, self._matched_up_to(position)) <= state.last_seq
+        return max(position.next, state.first_kept) < (state.last_seq + 1 if self._all_match else self._last_match)
 
     # Where it continues
 
@@ -222,13 +226,11 @@ class StreamPlan:
 
     def last_matching(self) -> StreamPosition:
         """Return the position after the last message that matches (others make no batch); sequence 1 if none does."""
-        # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that message was deleted.
-        if not self._options.subjects or ">" in self._options.subjects:
+        if self._all_match:
             return latest_position(self.state)
-        message = self.probe.last()
-        if message is None:
-            return StreamPosition(1, self.state.created)
-        return StreamPosition(message[0] + 1, self.state.created, message[1])
+        sequence, stored_at = self.probe.last() or (0, 0)
+        self._last_match = sequence + 1
+        return StreamPosition(sequence + 1, self.state.created, stored_at)
 
     def end(self, position: StreamPosition, *, later: bool = True) -> StreamPosition:
         """Return how far the stream could be read now; never before `position`.

@@ -336,6 +336,8 @@ def test_what_a_deleted_stream_had(server: NatsServer, caplog: pytest.LogCapture
         if given:
             fill(server.url, "A_2", 3, lambda _: "other")
             assert query.rest() == {}
+            fill(server.url, "A_2", 3, lambda _: "other")
+            assert query.planner.report_latest() == query.at
         delete(server, "A_2")
         assert query.rest() == {}
         assert query.names == []
