@@ -224,13 +224,12 @@ def durable_queue(names: Names) -> Lines:
     yield from _creating(names, names.durable, "the consumer that reserves the filter")
     yield _alive(names)
     yield Permission(names.api(jsapi.STREAM_PURGE), "a commit removes what was read")
-    if names.subjects != ():
-        yield Permission(
-            names.api(jsapi.CONSUMER_RESET, consumer=names.durable),
-            "a commit leaves the consumer at the position",
-            "with a filter",
-            without="the next run may take messages that other consumers acknowledged for lost ones",
-        )
+    yield Permission(
+        names.api(jsapi.CONSUMER_RESET, consumer=names.durable),
+        "a commit leaves the consumer at the position",
+        "with a filter, or max_msgs_per_subject",
+        without="the next run may take messages that others acknowledged, or newer ones replaced, for lost ones",
+    )
 
 
 def _kv(names: Names) -> Names:

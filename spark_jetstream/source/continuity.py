@@ -117,15 +117,15 @@ def check_continuity(
         return position, None
     gone = state.first_seq - 1
     which = f"message {next_}" if gone == next_ else f"messages {next_} to {gone}"
-    if filtered and evidence.held and state.retention != "limits":
+    if (filtered or state.replaces) and evidence.held and state.retention != "limits":
         removal = _removal(position, state)
         if removal is Removal.EXCLUDED:
             return position, None
         if removal is Removal.UNKNOWN:
             return position, (
-                f"{which} of stream {name} are gone. The consumer of this query (option durable) held those that match"
-                f" its filter, and they were not purged; whether a limit of the stream ({_limits(state)}) removed any"
-                " cannot be known, and reading goes on"
+                f"{which} of stream {name} are gone. The consumer of this query (option durable) held those that match,"
+                f" and they were not purged; whether a limit of the stream ({_limits(state)}) removed any cannot be"
+                " known, and reading goes on"
             )
     what = f"{which} of stream {name} went before being read ({_cause(state)})"
     return _lost(earliest_position(state), what, filtered=filtered)

@@ -262,7 +262,7 @@ class Progress:
             # Other consumers may still hold older messages, so `first_kept` need not move.
             if next_sequence > max(state.first_kept, held.removed):
                 self._consumers.purge(state.name, next_sequence)
-                if self._filters:
+                if self._filters or state.replaces:
                     held.trying = self._move_back(state.name, consumer, next_sequence)
                     held.next = next_sequence
             held.removed = max(held.removed, next_sequence)

@@ -121,6 +121,10 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, bool], Happening, str]] = [
     ("superseded", {"max_msgs_per_subject": 1}, {}, SUPERSEDED, NONE),
     ("superseded, long age", {"max_msgs_per_subject": 1, "max_age": HOUR}, {}, SUPERSEDED, NONE),
     ("superseded or expired", {"max_msgs_per_subject": 1, "max_age": SECOND}, {}, EXPIRED, LOSS),
+    ("interest, superseded", {**INTEREST, "max_msgs_per_subject": 1}, {"durable": True}, SUPERSEDED, NONE),
+    ("work queue, superseded", {**QUEUE, "max_msgs_per_subject": 1}, {"durable": True}, SUPERSEDED, NONE),
+    ("interest, superseded, purge", {**INTEREST, "max_msgs_per_subject": 1}, {"durable": True}, ALL_PURGED, LOSS),
+    ("work queue, superseded, purge", {**QUEUE, "max_msgs_per_subject": 1}, {"durable": True}, ALL_PURGED, LOSS),
     # With a filter, and nothing that holds what matches.
     ("filter, expired", {"max_age": SECOND}, FILTER, EXPIRED, LOSS),
     ("filter, purged", {}, FILTER, ALL_PURGED, LOSS),
