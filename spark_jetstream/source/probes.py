@@ -22,7 +22,6 @@ from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.source.advice import advice
 from spark_jetstream.streams.direct import (
-    OLDEST_SERVER,
     AnswerRejected,
     MirrorAnswered,
     check_ending,
@@ -62,7 +61,7 @@ class StreamProbe(ABC):
 
     @abstractmethod
     def check(self, state: StreamSummary) -> None:
-        """Raise `JetStreamError` unless the stream, in this state, can be read the same way."""
+        """Note the state of the stream. Raise `JetStreamError` if the server cannot answer."""
 
     @abstractmethod
     def pending(self, first: int) -> int:
@@ -252,20 +251,8 @@ class DirectProbe(StreamProbe):
     direct = True
 
     def check(self, state: StreamSummary) -> None:
-        """See `StreamProbe.check`."""
-        version = self._requests.call(lambda connection: connection.server_version)
-        if version < OLDEST_SERVER:
-            raise JetStreamError(
-                f"readWith=direct needs nats-server 2.11 or newer, and this is {'.'.join(map(str, version))}; set "
-                "readWith to consumer"
-            )
-        if not state.allow_direct:
-            queue = state.retention == "workqueue"
-            needed, other = ("reading a work queue", "") if queue else ("readWith=direct", ", or readWith to consumer")
-            raise JetStreamError(
-                f"stream {state.name} does not answer direct gets, which {needed} needs; set the stream's allow_direct "
-                f"to true{other}"
-            )
+        """Raise `JetStreamError` if the server is too old; `check_retention` knows whether the stream allows it."""
+        self._requests.call(check_server)
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`. Return 0 only when the leader confirms it.
