@@ -61,11 +61,9 @@ class _Row(NamedTuple):
 class ObjectRows:
     """Reads objects of the options' bucket as rows with just the named columns of `schema.OBJECT_COLUMNS`, for a task.
 
-    `label` begins the consumers' names. `read` is one of `advice.READERS`, by default what the options say. It reads
-    `together` objects at once; by default consumers read `TOGETHER`, and others one. Methods raise `DataLossError` for
-    a damaged object or dangling link (logged with ``failOnDataLoss=false``), `JetStreamError` for one too large for a
-    binary column, and what `read` raises. Its attributes are many because the caller chooses how it reads: all but
-    `replicas`, `missing` and `stream` are set once.
+    `label` begins the consumers' names. Methods raise `DataLossError` for a damaged object or dangling link (logged
+    with ``failOnDataLoss=false``), `JetStreamError` for one too large for a binary column, and what `read` raises. All
+    attributes but `replicas`, `missing` and `stream` are set once.
     """
 
     def __init__(
@@ -75,19 +73,17 @@ class ObjectRows:
         label: str,
         options: SourceOptions,
         columns: Sequence[str],
-        *,
-        read: Read | None = None,
-        together: int | None = None,
     ) -> None:
+        direct = options.read_with == "direct"
         self.connect = connect
         self.options = options
-        self.read = read or READERS["direct" if options.read_with == "direct" else "consumer"]
+        self.read: Read = READERS["direct" if direct else "consumer"]
         # What a loss of messages means is decided here, whatever the option says.
         self.settings = replace(settings, headers_only=False, fail_on_data_loss=True)
         self.fail_on_data_loss = settings.fail_on_data_loss
         self.label = label
         # Direct Gets have one filter each: several at once only have to be put together.
-        self.together = together or (TOGETHER if self.read is READERS["consumer"] else 1)
+        self.together = 1 if direct else TOGETHER
         self.bucket = options.named(options.read_streams[0])
         self.schema = arrow_schema(columns, OBJECT_COLUMNS)
         self.with_content = reads_content(options, columns)

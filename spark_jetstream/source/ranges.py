@@ -70,11 +70,11 @@ class Survey:
     """
 
     def __init__(self, whole: SequenceRange, probe: Probe | None = None) -> None:
+        self.whole = whole
         self.probe = probe or _Gapless(whole.end)
         self._total = self.probe.pending(whole.first)
         self._rest = self.probe.pending(whole.end)
         self.count = min(max(0, self._total - self._rest), whole.width)
-        self.whole = replace(whole, count=self.count)
 
     def below(self, sequence: int) -> int:
         """Return how many messages of the range are below a sequence."""

@@ -36,7 +36,7 @@ from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import PullSettings, read_range
 from spark_jetstream.testing import NatsServer
 from tests.support.client import full
-from tests.support.objects import ALL, SOME, Bucket, buckets, by_name, rows_of
+from tests.support.objects import ALL, SOME, Bucket, buckets, by_name, object_rows, rows_of
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher
 from tests.support.reading import SETTINGS, connecting, consumers, wait_until
@@ -160,7 +160,7 @@ def test_one_consumer_reads_many_objects_whose_chunks_are_mixed(bucket: Bucket) 
     groups = bucket.plan(maxMessagesPerPartition=3)
     assert max(len(group.objects) for group in groups) == 3
     assert bucket.contents(*groups) == contents
-    for together, calls in ((None, 29), (500, 1), (25, 2)):
+    for together, calls in ((1, 29), (500, 1), (25, 2)):
         counted = Hooked(lambda: None)
         assert bucket.contents(read=counted, together=together) == contents
         assert counted.calls == calls + 1  # the meta message of the empty object
@@ -678,7 +678,7 @@ class Feed:
     ) -> dict[str, bytes]:
         columns = ("name", "modified", "content")
         options = self.bucket.options(pathGlobFilter=glob)
-        reader = ObjectRows(self.bucket.connect, settings, "test", options, columns, **how)
+        reader = object_rows(self.bucket.connect, settings, options, columns, **how)
         rows = [row for batch in reader.of_range(part) for row in rows_of(batch, columns)]
         self.rows += rows
         return by_name(rows)

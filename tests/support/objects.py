@@ -32,6 +32,7 @@ from spark_jetstream.client.requests import Connect
 from spark_jetstream.options import SourceOptions
 from spark_jetstream.protocol.conventions import DEFAULT_CHUNK_SIZE
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
+from spark_jetstream.source.advice import Read
 from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.streams.latest import TablePart
@@ -153,13 +154,28 @@ class Bucket:
         rows = []
         options = self.options(contentOff=content_off)
         for group in groups or self.plan(contentOff=content_off):
-            reader = ObjectRows(connect or self.connect, settings, "test", options, columns, **how)
+            reader = object_rows(connect or self.connect, settings, options, columns, **how)
             for batch in reader.of_group(group):
                 rows += rows_of(batch, columns)
         return rows
 
     def contents(self, *groups: ObjectGroup, **how: Any) -> dict[str, bytes]:
         return by_name(self.read(*groups, **how))
+
+
+def object_rows(
+    connect: Connect,
+    settings: PullSettings,
+    options: SourceOptions,
+    columns: tuple[str, ...],
+    read: Read | None = None,
+    together: int = 1,
+) -> ObjectRows:
+    """The reader of a task; with `read`, which reads so many objects at once, in the place of its own."""
+    reader = ObjectRows(connect, settings, "test", options, columns)
+    if read is not None:
+        reader.read, reader.together = read, together
+    return reader
 
 
 def in_store(url: str, bucket: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
