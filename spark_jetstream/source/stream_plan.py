@@ -57,13 +57,12 @@ class StreamPlan:
         # When the stream was created, and from which to below which sequence nothing matches: after the position, and
         # after the end that was found last.
         self._unmatched: list[tuple[str, int, int]] = []
-        # The position, and creation and end of the stream, when nothing that matches was found last; and until when, by
-        # the server's clock, that counts.
-        self._idle: tuple[tuple[int, str, int], int] | None = None
         # Of the filter ">" a server looks at the last sequence alone, and finds nothing if that message was deleted.
         self._all_match = not options.subjects or ">" in options.subjects
-        # One past the last message that matches, as found last; the state is often newer.
-        self._last_match = 0
+        # Where the last message that matches was found last. Creation and end of the stream for which that counts, and
+        # until when, by the server's clock.
+        self._last_match = StreamPosition(1, "none")
+        self._counts: tuple[tuple[str, int], int] = ("", 0), 0
         # Where a stream that lost its tail goes back to from the last position: what is stored since was not read.
         self._back: int | None = None
 
@@ -121,7 +120,8 @@ class StreamPlan:
         state = self.known
         if state is None or state.created != position.created:
             return False
-        return max(position.next, state.first_kept) < (state.last_seq + 1 if self._all_match else self._last_match)
+        end = state.last_seq + 1 if self._all_match else self._last_match.next
+        return max(position.next, state.first_kept) < end
 
     # Where it continues
 
@@ -225,12 +225,19 @@ class StreamPlan:
     # What waits
 
     def last_matching(self) -> StreamPosition:
-        """Return the position after the last message that matches (others make no batch); sequence 1 if none does."""
+        """Return the position after the last message that matches (others make no batch); sequence 1 if none does.
+
+        What was found in the same state is not asked for again.
+        """
+        state = self.state
         if self._all_match:
-            return latest_position(self.state)
-        sequence, stored_at = self.probe.last() or (0, 0)
-        self._last_match = sequence + 1
-        return StreamPosition(sequence + 1, self.state.created, stored_at)
+            return latest_position(state)
+        if self._counts[0] != (state.created, state.last_seq) or state.server_time >= self._counts[1]:
+            sequence, stored_at = self.probe.last() or (0, 0)
+            until = INT64_MAX if self.probe.certain else state.server_time + _DOUBTED
+            self._last_match = StreamPosition(sequence + 1, state.created, stored_at)
+            self._counts = (state.created, state.last_seq), until
+        return self._last_match
 
     def end(self, position: StreamPosition, *, later: bool = True) -> StreamPosition:
         """Return how far the stream could be read now; never before `position`.
@@ -238,17 +245,15 @@ class StreamPlan:
         Without `later` messages that match are left for a later run: only the position of a quiet filter may move.
         """
         state = self.state
-        looked_at = position.next, state.created, state.last_seq
         if state.last_seq < position.next:
             return position
-        if self._idle is None or self._idle[0] != looked_at or state.server_time >= self._idle[1]:
-            end = self.last_matching()
-            # A batch that ends there still begins at the position.
-            before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
-            self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
-            if end.next > position.next:
-                return end if later else position
-            self._idle = looked_at, INT64_MAX if self.probe.certain else state.server_time + _DOUBTED
+        end = self.last_matching()
+        # A batch that ends there still begins at the position.
+        before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
+        self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
+        if end.next > position.next:
+            self._counts = ("", 0), 0  # the next batch looks again: a replica may not have known the last one yet
+            return end if later else position
         # Also of a stream with nothing new, whose first messages go by their age.
         return idle_position(position, state, held=self._progress.holds(state, position.next)) or position
 

@@ -519,6 +519,22 @@ def test_the_end_that_is_reported_is_what_the_query_can_read(server: NatsServer)
     assert driver(server.url, subjects="S.c").report_latest().streams["S"].next == 1
 
 
+@pytest.mark.parametrize("following", ["a", "b"])
+def test_an_idle_query_does_not_look_for_what_matches(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, following: str
+) -> None:
+    """Spark asks for the end, and for the one to report, a hundred times in a second: each look is a consumer."""
+    create(server.url, "S")
+    fill(server.url, "S", 10)
+    fill(server.url, "S", 1, lambda _: following)
+    planner = driver(server.url, subjects="S.a")
+    *_, (_, end) = run(planner)
+    planner.report_latest()
+    monkeypatch.setattr(ConsumerProbe, "last", None)
+    for _ in range(2):
+        assert planner.latest(end, limited=True) == planner.report_latest() == end
+
+
 # What the stream lost
 
 
