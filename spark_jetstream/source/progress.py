@@ -48,11 +48,13 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.protocol.units import rfc3339
+from spark_jetstream.protocol.units import INT64_MAX, rfc3339
 from spark_jetstream.source.durable import ConsumerState, DurableConsumers, is_long, several_filters, taken
 from spark_jetstream.source.probes import probe_of
 
 log = logging.getLogger(__name__)
+
+_ANYWHERE = INT64_MAX  # where a purge may have moved a consumer, until a reply says where it is
 
 
 @dataclass
@@ -77,7 +79,7 @@ class _Held:
     """Up to where a work queue is known to have nothing for this query any more; each purge raises it."""
     trying: int = 0
     """Where the last request moves the consumer; the server may have moved it although no reply came. On a work queue
-    where the last purge has left it: the server may not move it back to `next`."""
+    where the last purge has left it: the server may not move it back to `next`. `_ANYWHERE` until that is known."""
     done: int = 0
     """Everything below is in Spark's sink. The last request of an earlier run may move the consumer so far."""
 
@@ -261,10 +263,11 @@ class Progress:
                 raise several_filters(state.name, self._filters)
             # Other consumers may still hold older messages, so `first_kept` need not move.
             if next_sequence > max(state.first_kept, held.removed):
+                held.trying = _ANYWHERE
                 self._consumers.purge(state.name, next_sequence)
-                if self._filters or state.replaces:
-                    held.trying = self._move_back(state.name, consumer, next_sequence)
-                    held.next = next_sequence
+                passed_over = self._filters or state.replaces
+                held.trying = self._move_back(state.name, consumer, next_sequence) if passed_over else next_sequence
+                held.next = next_sequence
             held.removed = max(held.removed, next_sequence)
         elif consumer.next < next_sequence or consumer.next > max(next_sequence, state.first_kept):
             if held.resumed and consumer.next > next_sequence:

@@ -19,6 +19,7 @@ from tests.support.command import Ran, run_command, succeed
 from tests.support.identities import Operator, user
 from tests.support.keyed import puts
 from tests.support.publish import Publisher, Tap
+from tests.support.reading import wait_until
 from tests.support.sinking import Sink
 
 CHOICES = {
@@ -124,6 +125,7 @@ def test_rows_for_a_mirror_of_a_bucket_go_to_its_origin(nats_server_factory: Cal
     with root(server) as publisher:
         for name, config in (("KV_b", STREAMS["KV_b"]), ("KV_m", {"mirror": {"name": "KV_b"}})):
             publisher.api(f"STREAM.CREATE.{name}", {"name": name, "storage": "memory", **config})
+        wait_until(lambda: publisher.api("STREAM.INFO.KV_m")["mirror"]["active"] >= 0, "the mirror hears of its origin")
     login = {"user": "ann", "password": "pw"}
     assert Sink(server.url, **login, bucket="m").write([puts(("x", b"1"))]).stored == 1
     given = ("--bucket", "m", "--for", "write", "--user", "ann", "--password", "pw")

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from nats.js.client import JetStreamContext
 
-from spark_jetstream.errors import DataLossError
+from spark_jetstream.errors import DataLossError, RequestTimeout
 from spark_jetstream.source import durable
+from spark_jetstream.source.durable import DurableConsumers
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import ask
@@ -355,6 +356,28 @@ def test_what_others_take_after_a_commit_is_not_lost(stream: MakeStream, followi
     case.purge("b")
     assert case.stream.state()["first_seq"] == 16
     assert planner_after(case.planner(), position) == [16][: following.count("a")]
+
+
+def test_a_purge_without_an_answer_is_its_own(stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The purge of a commit was carried out, and moved the consumer; the second attempt finds nothing to purge."""
+    case = Case(stream, filtered=True, durable=True, retention="workqueue")
+    case.publish("aa")
+    planner = case.planner()
+    ((_, position),) = run(planner, case.position, batches=1)
+    case.publish("bba")
+    purge = DurableConsumers.purge
+
+    def unanswered(consumers: DurableConsumers, name: str, end: int) -> None:
+        monkeypatch.setattr(DurableConsumers, "purge", purge)
+        purge(consumers, name, end)
+        raise RequestTimeout("no reply")
+
+    monkeypatch.setattr(DurableConsumers, "purge", unanswered)
+    end = planner.latest(position, limited=True)
+    assert DurableConsumers.purge is purge
+    case.purge("b")
+    assert case.stream.state()["first_seq"] == 15
+    assert planner.latest(position, limited=True) == end
 
 
 def test_other_traffic_makes_no_batches_on_an_interest_stream(stream: MakeStream) -> None:
