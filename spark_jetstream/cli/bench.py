@@ -106,22 +106,28 @@ def _stream_of_its_own(run: Run, name: str, subject: str, storage: str, replicas
         except JetStreamError as error:
             run.out.note(f"stream {name} is still there, delete it: {error}")
 
+    run.admin.account.connected()  # while a signal still ends the command, and there is nothing to delete
+    came: list[int] = []
     # SIGTERM unwinds the stack, as Ctrl-C does.
     ending_in_order = handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
     with ending_in_order, contextlib.ExitStack() as at_the_end:
         at_the_end.callback(delete)
         try:
-            run.admin.streams.create(
-                name=name,
-                subjects=[subject],
-                storage=storage,
-                num_replicas=replicas,
-                max_age=_LEFT_FOR,
-                description="made by spark-jetstream bench, to be deleted",
-            )
+            # The server may carry out a deletion before the creation that it follows.
+            with handling(lambda number, frame: came.append(number), signal.SIGINT, signal.SIGTERM):
+                run.admin.streams.create(
+                    name=name,
+                    subjects=[subject],
+                    storage=storage,
+                    num_replicas=replicas,
+                    max_age=_LEFT_FOR,
+                    description="made by spark-jetstream bench, to be deleted",
+                )
         except (NoResponders, PermissionDenied):  # it was never made
             at_the_end.pop_all()
             raise
+        for number in came:
+            signal.raise_signal(number)
         yield name
 
 

@@ -6,10 +6,13 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from spark_jetstream import bench
+from spark_jetstream.admin.models.streams import StreamInfo
+from spark_jetstream.admin.streams import Streams
 from spark_jetstream.bench import percentile
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import JetStreamError
@@ -115,13 +118,34 @@ def test_a_failure_leaves_no_stream_and_says_why(run: Command) -> None:
     assert "replicas" in ran.err
     ran = run("--stream", "NOWHERE")
     assert (ran.code, "NOWHERE" in ran.err) == (1, True)
-    assert run(*FEW, "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1").code == 3
-    ran = run(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "5s")
+    ran = run(*FEW, "-o", "connectTimeout=300ms", url="nats://127.0.0.1:1")
     assert (ran.code, ran.err.count("\n")) == (3, 1)  # no note that a stream is left
+    ran = run(*FEW, "--js-api-prefix", "NOWHERE.API", "--timeout", "5s")
+    assert (ran.code, ran.err.count("\n")) == (3, 1)
     assert "nobody answers at NOWHERE.API.STREAM.CREATE." in ran.err
     # An error in the middle
     ran = run(*FEW, "--messages", 1, "--size", 2_000_000)
     assert (ran.code, "max_payload" in ran.err) == (1, True)
+
+
+def test_an_interrupt_while_the_stream_is_made_leaves_nothing(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+
+    def create(admin: Streams, **config: Any) -> StreamInfo:
+        signal.raise_signal(signal.SIGINT)
+        info = made(admin, **config)
+        steps.append("created")
+        return info
+
+    def delete(admin: Streams, name: str, *, missing_ok: bool) -> bool:
+        steps.append("deleted")
+        return deleted(admin, name, missing_ok=missing_ok)
+
+    made, deleted = Streams.create, Streams.delete
+    monkeypatch.setattr(Streams, "create", create)
+    monkeypatch.setattr(Streams, "delete", delete)
+    assert run(*FEW).code == 130
+    assert steps == ["created", "deleted"]
 
 
 @pytest.mark.full
