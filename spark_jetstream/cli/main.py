@@ -124,6 +124,9 @@ def main() -> None:
     """Run the console script. An error is one line on standard error, and an exit code of `cli.app`."""
     # The search for plugins reads the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller has closed it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     try:
         code = app(prog_name="spark-jetstream", standalone_mode=False)
     except JetStreamError as error:

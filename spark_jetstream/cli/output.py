@@ -44,7 +44,11 @@ class Output:
         if isinstance(sys.stdout, io.TextIOWrapper):
             # JSON is UTF-8 whatever the locale says; else what the locale cannot write is shown as ``\u65e5``.
             sys.stdout.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
-        self._console = Console(file=sys.stdout, width=_WIDE, soft_wrap=True, highlight=False, markup=False)
+        # Else rich takes a pipe for a terminal where FORCE_COLOR is set, and tables break.
+        terminal = sys.stdout.isatty()
+        self._console = Console(
+            file=sys.stdout, force_terminal=terminal, width=_WIDE, soft_wrap=True, highlight=False, markup=False
+        )
         self._notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def table(

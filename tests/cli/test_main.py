@@ -182,6 +182,21 @@ def test_a_failure_at_the_end_of_the_process_is_one_line(nats_server_factory: St
     assert ran.stderr.count("\n") == 1
 
 
+def test_streams_that_the_caller_has_closed_are_empty(nats_server: NatsServer) -> None:
+    for closed, line, code, said in (
+        ("<&-", "cluster remove n3", 2, "There is no terminal to ask on"),
+        ("<&-", "request nobody.here -", 3, "nobody answers"),
+        (">&-", "account info", 0, ""),
+        ("<&- >&- 2>&-", "account info", 0, ""),
+    ):
+        program = [sys.executable, "-m", "spark_jetstream", *line.split(), "-s", nats_server.url]
+        ran = subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *program], capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (code, "", min(code, 1)), ran.stderr
+        assert said in ran.stderr
+
+
 def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
     """What comes to a standard output, from now on, that can write no more than ASCII."""
     written = io.BytesIO()
@@ -190,6 +205,7 @@ def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
 
 
 def test_tables_are_never_cut_and_obey_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as where tests of many projects run; a pipe stays one
     written = ascii_output(monkeypatch)
     columns = {"a": lambda item: item, "b": len, "": lambda item: ""}
     Output(as_json=False).table(["x" * 30_000, "\u65e5\x1b[2J"], columns, data=str, empty="")
