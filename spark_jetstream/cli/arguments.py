@@ -31,6 +31,7 @@ A = TypeVar("A", bound="StreamInfo | ConsumerInfo | AnyBucketInfo")
 
 _MAX_COMPLETIONS = 100
 _TIMEOUT = "2s"  # a user waits for the completion
+_LONGEST = Nanoseconds.of("100y")  # Python cannot wait for more than 292 years
 
 
 def completion(
@@ -78,7 +79,15 @@ def _parser(of: Callable[[Any], Any], what: str) -> Callable[[Any], Any]:
     return parse
 
 
-duration_option = partial(Option, parser=_parser(Nanoseconds.of, "duration such as 10s or 1h30m"), metavar="DURATION")
+def _duration(value: object) -> Nanoseconds:
+    duration = Nanoseconds.of(value)
+    if duration > _LONGEST:
+        raise ValueError("too long to wait for")
+    return duration
+
+
+_A_DURATION = _parser(_duration, "duration such as 10s or 1h30m, up to 100y")
+duration_option = partial(Option, parser=_A_DURATION, metavar="DURATION")
 """An option that is a duration: ``Annotated[Nanoseconds, duration_option(help=...)]``."""
 
 size_option = partial(Option, parser=_parser(Bytes.of, "size such as 64k or 131072"), metavar="SIZE")

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from spark_jetstream.cli import buckets
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import DryRun, Force, completion, duration_option, with_fields
+from spark_jetstream.cli.arguments import DryRun, Force, Raw, completion, duration_option, with_fields
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
@@ -179,12 +179,13 @@ def get(
     bucket: BucketName,
     key: Key,
     revision: Annotated[int | None, Option(min=1, help="Its value at this revision.")] = None,
-    raw: Annotated[bool, Option("--raw", help="Print the value and nothing else.")] = False,
+    raw: Raw = False,
     direct: Annotated[
         bool, Option("--direct", help="Let any server answer that has a copy; it may be behind.")
     ] = False,
 ) -> None:
     """Print the value of a key. Ends with 1 if the key was deleted or never existed."""
+    run.out.check_raw(raw)
     entry = run.admin.kv.bucket(bucket).get(key, revision=revision, direct=direct)
     if raw:
         run.out.raw(entry.value)

@@ -49,9 +49,11 @@ def validate(
     from spark_jetstream.admin.descriptions import json_document
     from spark_jetstream.admin.schemas import schema_faults
 
-    octets = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
+        octets = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         text = octets.decode("utf-8-sig")
+    except OSError as error:
+        raise OptionError(f"{file}: the file cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise OptionError(f"{file}: this is not text (UTF-8)") from None
     wrong = schema_faults(json_document(text, file), type)

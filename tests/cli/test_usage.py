@@ -34,6 +34,7 @@ WRONG = [
     ("stream apply {misspelt} --check", 'there is no field "max_ages" (did you mean max_age?)'),
     ("stream add NEW --template {misspelt}", 'there is no field "max_ages" (did you mean max_age?)'),
     ("stream apply {tmp}/gone.json --check", "gone.json: the file cannot be read"),
+    ("schema validate {tmp}/gone.json", "gone.json: the file cannot be read: No such file or directory"),
     # Which message?
     ("stream get USAGE", "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"),
     ("stream get USAGE 1 --last a", "SEQUENCE and --last contradict each other"),
@@ -66,11 +67,13 @@ WRONG = [
     ("consumer pause USAGE billing soon", 'or a duration such as 10m, not "soon"'),
     ("consumer next USAGE billing --count 1001", "--count"),
     ("consumer next USAGE billing --wait 5", "Invalid value for '--wait': \"5\" is not a duration such as 10s"),
+    ("consumer next USAGE billing --wait 300y", "is not a duration such as 10s or 1h30m, up to 100y"),
     ("consumer next USAGE billing --ack yes", "ack must be one of ack, nak, term, none"),
     ("consumer next USAGE billing --ack nak --no-ack", "contradict each other"),
     ("consumer next USAGE billing --raw --json", "contradict each other"),
     # Buckets
     ("kv get usage a --revision 0", "--revision"),
+    ("kv get usage a --raw --json", "--raw and --json contradict each other"),
     ("kv update usage a x", "--revision"),
     ("kv edit usage", "say what to change"),
     ("object put usage -", "what comes from standard input needs a name"),
@@ -83,6 +86,7 @@ WRONG = [
     # Lag, events, bench, doctor
     ("lag --consumer half", "lag STREAM --consumer half"),
     ("lag USAGE --max-pending -1", "--max-pending"),
+    ("lag --watch --every 101y", "up to 100y"),
     ("lag USAGE --watch --every 1ms", "1ms is less than 100ms"),
     ("events --for 0", "longer than 0"),
     ("events --count 0", "--count"),
