@@ -79,7 +79,7 @@ def remove(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, forc
 
 def print_changes(
     run: Run,
-    changes: Iterable[T | None],
+    watch: Callable[..., Iterable[T | None]],
     line: Callable[[T], str],
     *,
     data: Callable[[T], Any],
@@ -87,6 +87,7 @@ def print_changes(
     timeout: Nanoseconds | None,
 ) -> None:
     """Print a line for each change of a bucket as it comes, at most ``count``. The command ends with 1 after fewer."""
+    changes = watch(timeout=None if timeout is None else timeout / 1e9)
     seen = run.out.lines(islice((item for item in changes if item is not None), count), line, data=data)
     if count is not None and seen < count:
         run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, BadParameter, Exit, Option
 
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
 
 AnyStream = Annotated[str | None, arguments.stream_argument(help="Its stream; all streams without it.")]
-ACKS = ("ack", "nak", "term", "none")
-"""The words of `admin.consumers.Ack`, without its imports."""
 _WAIT = Nanoseconds.of("5s")
+_ACK_HELP = "ack settles each message, nak has it delivered again, term never again, none leaves it to ack_wait."
 
 consumers = group("consumer", "Consumers: list, create, change, pause, reset, try out, remove.")
 
@@ -320,14 +319,7 @@ def show_next(
     stream: StreamName,
     consumer: ConsumerName,
     count: Annotated[int, Option(min=1, max=1000, help="How many messages, at most.")] = 1,
-    ack: Annotated[
-        str,
-        Option(
-            metavar="ANSWER",
-            help="ack settles each message, nak has it delivered again, term never again, none leaves it to ack_wait.",
-            autocompletion=lambda: list(ACKS),
-        ),
-    ] = "ack",
+    ack: Annotated[Literal["ack", "nak", "term", "none"], Option(metavar="ANSWER", help=_ACK_HELP)] = "ack",
     no_ack: Annotated[bool, Option("--no-ack", help="The same as --ack none.")] = False,
     wait: Annotated[Nanoseconds, arguments.duration_option(help="How long to wait for the first message.")] = _WAIT,
     no_wait: Annotated[
@@ -350,8 +342,6 @@ def show_next(
     """
     if no_ack and ack not in ("ack", "none"):
         raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
-    if ack not in ACKS:
-        raise BadParameter(f"--ack must be one of {', '.join(ACKS)}, not {ack}")
     for given, option, answer in ((delay is not None, "--delay", "nak"), (reason, "--reason", "term")):
         if given and ack != answer:
             raise BadParameter(f"{option} is for --ack {answer}")

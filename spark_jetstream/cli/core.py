@@ -43,6 +43,8 @@ def subscribe(
     some messages may be missing, a line on standard error says so, and the exit code at the end is 1.
     """
     run.out.check_raw(raw)
+    if raw and headers_only:
+        raise BadParameter("--raw and --headers-only contradict each other")
     with run.admin.subscribe(subject, queue=queue, count=count) as messages:
         run.out.note(f"Subscribed to {subject}")
         _show(run, _received(run, messages), raw=raw, headers_only=headers_only)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import BadParameter, Exit, Option
 
-from spark_jetstream.cli.app import FAILED, INTERRUPTED, Run, command
+from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import consumer_option, duration_option, stream_option
 from spark_jetstream.cli.output import Output
 from spark_jetstream.protocol.units import Nanoseconds
@@ -68,21 +68,18 @@ def watch(
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
     line = event_details if details else event_line if template is None else EventTemplate(template)
-    try:
-        with run.admin.events.watch(
-            *(kinds or ()),
-            advisories=advisories or both,
-            metrics=metrics or both,
-            stream=stream,
-            consumer=consumer,
-            timeout=None if duration is None else duration / 1e9,
-            count=count,
-            prefix=prefix,
-        ) as watched:
-            run.out.note(f"Listening on {', '.join(watched.subjects)}")
-            out.lines(_noted(watched, run.out), line, data=data)
-    except KeyboardInterrupt:
-        raise Exit(INTERRUPTED) from None
+    with run.admin.events.watch(
+        *(kinds or ()),
+        advisories=advisories or both,
+        metrics=metrics or both,
+        stream=stream,
+        consumer=consumer,
+        timeout=None if duration is None else duration / 1e9,
+        count=count,
+        prefix=prefix,
+    ) as watched:
+        run.out.note(f"Listening on {', '.join(watched.subjects)}")
+        out.lines(_noted(watched, run.out), line, data=data)
     if watched.gaps:
         raise Exit(FAILED)
 

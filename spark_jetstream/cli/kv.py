@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from spark_jetstream.cli import buckets
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import DryRun, Force, Raw, completion, duration_option, with_fields
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
+from spark_jetstream.cli.pub import whole_data
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
 if TYPE_CHECKING:
@@ -87,10 +87,6 @@ Value = Annotated[
     str, Argument(help="The value; - for what standard input holds. Put it after --, if it begins with a dash.")
 ]
 OnlyAfter = Annotated[int | None, Option("--revision", min=1, help="Only if this is the key's latest revision.")]
-
-
-def _value_bytes(value: str) -> bytes:
-    return sys.stdin.buffer.read() if value == "-" else value.encode(errors="surrogateescape")
 
 
 Ttl = Annotated[
@@ -212,26 +208,21 @@ def watch(
     timeout: buckets.Wait = None,
 ) -> None:
     """Print the values of the keys, then every change as it happens, one a line. Ends with Ctrl-C."""
-    entries = run.admin.kv.bucket(bucket).watch(
-        *filters or (),
-        history=history,
-        updates_only=updates_only,
-        include_deletes=deletes,
-        timeout=None if timeout is None else timeout / 1e9,
-    )
-    buckets.print_changes(run, entries, _entry_text, data=_entry_data, count=count, timeout=timeout)
+    opened = run.admin.kv.bucket(bucket)
+    begin = partial(opened.watch, *filters or (), history=history, updates_only=updates_only, include_deletes=deletes)
+    buckets.print_changes(run, begin, _entry_text, data=_entry_data, count=count, timeout=timeout)
 
 
 @command(kv, "put", example="kv put settings eu.colour blue")
 def put(run: Run, bucket: BucketName, key: Key, value: Value = "-") -> None:
     """Store a value under a key, whatever it had before."""
-    _stored(run, bucket, key, run.admin.kv.bucket(bucket).put(key, _value_bytes(value)))
+    _done(run, bucket, key, run.admin.kv.bucket(bucket).put(key, whole_data(value)))
 
 
 @command(kv, "create", example="kv create settings eu.colour blue")
 def create(run: Run, bucket: BucketName, key: Key, value: Value = "-", ttl: Ttl = None) -> None:
     """Store a value under a key that has none. Ends with 1 if the key has one."""
-    _stored(run, bucket, key, run.admin.kv.bucket(bucket).create(key, _value_bytes(value), ttl=ttl))
+    _done(run, bucket, key, run.admin.kv.bucket(bucket).create(key, whole_data(value), ttl=ttl))
 
 
 @command(kv, "update", example="kv update settings eu.colour red --revision 7")
@@ -244,7 +235,7 @@ def update(
     revision: Annotated[int, Option(min=1, help="The revision that must be the latest of the key.")],
 ) -> None:
     """Store a value under a key if its latest revision is the given one. Ends with 1 if it is not."""
-    _stored(run, bucket, key, run.admin.kv.bucket(bucket).update(key, _value_bytes(value), revision))
+    _done(run, bucket, key, run.admin.kv.bucket(bucket).update(key, whole_data(value), revision))
 
 
 @command(kv, "revert", example="kv revert settings eu.colour 7")
@@ -255,19 +246,19 @@ def revert(
     revision: Annotated[int, Argument(min=1, help="The revision whose value is stored again.")],
 ) -> None:
     """Store the value again that a key had at a revision."""
-    _stored(run, bucket, key, run.admin.kv.bucket(bucket).revert(key, revision))
+    _done(run, bucket, key, run.admin.kv.bucket(bucket).revert(key, revision))
 
 
-def _stored(run: Run, bucket: str, key: str, revision: int) -> None:
-    run.out.done(f"key {key} of bucket {bucket} has revision {revision:,}", bucket=bucket, key=key, revision=revision)
+def _done(run: Run, bucket: str, key: str, revision: int, what: str = "has", **more: bool) -> None:
+    sentence = f"key {key} of bucket {bucket} {what} revision {revision:,}"
+    run.out.done(sentence, bucket=bucket, key=key, revision=revision, **more)
 
 
 @command(kv, "del", example="kv del settings eu.colour")
 def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, force: Unasked = False) -> None:
     """Mark a key as deleted. Its earlier revisions stay, as far as the bucket keeps history."""
     deletion = run.admin.kv.bucket(bucket).delete(key, revision=revision)
-    sentence = f"key {key} of bucket {bucket} was deleted, revision {deletion:,}"
-    run.out.done(sentence, bucket=bucket, key=key, revision=deletion, deleted=True)
+    _done(run, bucket, key, deletion, "was deleted,", deleted=True)
 
 
 @command(kv, "purge", example="kv purge settings eu.colour")
@@ -277,8 +268,7 @@ def purge(
     """Mark a key as purged, and remove its earlier revisions."""
     run.out.confirm(f"Purge key {key} of bucket {bucket}, with its history?", force=force)
     deletion = run.admin.kv.bucket(bucket).purge(key, revision=revision, ttl=ttl)
-    sentence = f"key {key} of bucket {bucket} was purged, revision {deletion:,}"
-    run.out.done(sentence, bucket=bucket, key=key, revision=deletion, purged=True)
+    _done(run, bucket, key, deletion, "was purged,", purged=True)
 
 
 @command(kv, "compact", example="kv compact settings --older-than 1d")

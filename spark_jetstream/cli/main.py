@@ -156,7 +156,7 @@ def _no_more_output() -> None:
 
 def _usage_message(error: Any) -> str:
     """Return the problem of the command line in one line; "" if typer printed the help instead."""
-    message = " ".join(error.format_message().removeprefix("Invalid value: ").split())
+    message = " ".join(error.format_message().removeprefix("Invalid value: ").replace(": Value error, ", ": ").split())
     if not message or (type(error) is typer.BadParameter and error.param is None and error.param_hint is None):
         return message  # of a command itself, which says what to do
     where = error.ctx.command_path if error.ctx else "spark-jetstream"

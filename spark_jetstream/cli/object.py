@@ -335,7 +335,5 @@ def watch(
     """Print the objects, then every object that is put, changed or deleted, one a line. Ends with Ctrl-C."""
     from spark_jetstream.admin.models.objects import ObjectInfo
 
-    changes = run.admin.objects.bucket(bucket).watch(
-        updates_only=updates_only, deleted=deletes, timeout=None if timeout is None else timeout / 1e9
-    )
-    buckets.print_changes(run, changes, _object_text, data=ObjectInfo.data, count=count, timeout=timeout)
+    begin = partial(run.admin.objects.bucket(bucket).watch, updates_only=updates_only, deleted=deletes)
+    buckets.print_changes(run, begin, _object_text, data=ObjectInfo.data, count=count, timeout=timeout)

@@ -47,6 +47,7 @@ WRONG = [
     ("sub 'a b'", 'subject must be a subject, possibly with * and >, not "a b": there are blanks'),
     ("sub usage --queue 'a b'", "queue must be the name of a queue group, without blanks"),
     ("sub usage --raw --json", "--raw and --json contradict each other"),
+    ("sub usage --raw --headers-only", "--raw and --headers-only contradict each other"),
     ("request 'usage.*' x", "subject must be a subject without * and >"),
     ("request usage x -H nothing", "nothing is not 'Name: value'"),
     ("request usage x -H 'b c: d'", 'header "b c" is not possible'),
@@ -68,7 +69,7 @@ WRONG = [
     ("consumer next USAGE billing --count 1001", "--count"),
     ("consumer next USAGE billing --wait 5", "Invalid value for '--wait': \"5\" is not a duration such as 10s"),
     ("consumer next USAGE billing --wait 300y", "is not a duration such as 10s or 1h30m, up to 100y"),
-    ("consumer next USAGE billing --ack yes", "ack must be one of ack, nak, term, none"),
+    ("consumer next USAGE billing --ack yes", "for '--ack': 'yes' is not one of 'ack', 'nak', 'term', 'none'"),
     ("consumer next USAGE billing --ack nak --no-ack", "contradict each other"),
     ("consumer next USAGE billing --raw --json", "contradict each other"),
     # Buckets
