@@ -35,16 +35,11 @@ _TEMPLATE = re.compile(rb"\{\{(.*?)\}\}", re.DOTALL)
 _LETTERS = string.ascii_letters + string.digits
 
 
-def _kitchen(_: int) -> str:
-    now = time.localtime()
-    return f"{now.tm_hour % 12 or 12}:{now.tm_min:02}{'AM' if now.tm_hour < 12 else 'PM'}"
-
-
 #: The template functions of the nats command without arguments.
 _FUNCTIONS: dict[str, Callable[[int], object]] = {
     "Count": lambda number: number,
     "Cnt": lambda number: number,
-    "Time": _kitchen,
+    "Time": lambda _: dt.datetime.now().astimezone().strftime("%-I:%M%p"),
     "TimeStamp": lambda _: dt.datetime.now().astimezone().isoformat(timespec="seconds").replace("+00:00", "Z"),
     "Unix": lambda _: int(time.time()),
     "UnixNano": lambda _: time.time_ns(),
@@ -105,7 +100,7 @@ def publish(
         firsts = range(1, count + 1, portion)
         payloads = ([fill_in(at) for at in range(first, min(first + portion, count + 1))] for first in firsts)
     with run.out.progress("publishing", in_bytes=False) as tell:
-        totals = _publish(run, where, headers, payloads, lambda done: tell(done, count))
+        totals = _publish(run, where, headers, payloads, lambda done: tell(done, count), at_once=send_on == "newline")
     show_stored(run, totals)
 
 
@@ -173,8 +168,13 @@ def _publish(
     headers: list[tuple[str, Fill]],
     payloads: Iterator[list[bytes]],
     tell: Callable[[int], None],
+    *,
+    at_once: bool,
 ) -> Totals:
-    """Publish portions of messages as the sink publishes rows, and return what is stored."""
+    """Publish portions of messages as the sink publishes rows, and return what is stored.
+
+    ``at_once``: the next portion may be long in coming, so this one is stored, or refused, before it is waited for.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -206,8 +206,8 @@ def _publish(
             lines = column(line, numbers)
             rows = Rows(np.array(numbers, np.int64), subjects, pa.array(data, pa.binary()), lines, None)
             publisher.publish(rows, None, None, publisher.totals)
+            refused = publisher.flush() if at_once else publisher.take_refused()
             tell(publisher.totals.stored)
-            refused = publisher.take_refused()
             if refused:
                 break
         refused = refused or publisher.flush()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 import types
 from collections.abc import Iterator
 
@@ -43,7 +45,7 @@ def test_templates_are_filled_in_for_each_message(
 ) -> None:
     now = dt.datetime(2026, 3, 1, 0, 5, 9, 876_543).astimezone()
     nanos = int(now.timestamp()) * 10**9 + 876_543_210
-    clock = {"time": now.timestamp, "time_ns": lambda: nanos, "localtime": now.timetuple}
+    clock = {"time": now.timestamp, "time_ns": lambda: nanos}
     monkeypatch.setattr(pub, "time", types.SimpleNamespace(**clock))
     monkeypatch.setattr(pub, "dt", types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda: now)))
     data = '{{Count}}|{{.Cnt}}|{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}|{{ID}}|{{Random 3 5}}|{"a":{"b":1}}'
@@ -106,6 +108,21 @@ def test_a_refused_message_ends_with_1_and_says_how_many_were_stored(
     refused(ran, 1, "message 2 of this command", "message size exceeds maximum allowed (error 10054)")
     admin.streams.seal(stream)
     refused(run(f"{stream}.a", "x"), 1, "invalid operation on sealed stream (error 10109); 0 messages")
+
+
+def test_a_refused_line_is_not_found_out_with_the_next_one(nats_server: NatsServer) -> None:
+    line = ("pub", "nobody.here", "--send-on", "newline", "-s", nats_server.url)
+    program = [sys.executable, "-m", "spark_jetstream", *line]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(b"x\n")
+            process.stdin.flush()  # and it stays open, as that of `tail -f`
+            assert process.wait(120) == 1
+        finally:
+            process.kill()
+        assert b"no stream captures this subject" in process.stderr.read()
 
 
 def test_a_header_has_the_bytes_of_the_argument(do: Command, admin: JetStreamAdmin, stream: str) -> None:
