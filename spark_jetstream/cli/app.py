@@ -70,7 +70,6 @@ _AS_JSON = keyword("as_json", Annotated[bool, Option("--json", help="Print JSON.
 _CONTEXT = keyword("ctx", typer.Context, inspect.Parameter.empty)
 SHARED = (_AS_JSON, *CONNECTING, _MORE)
 """The parameters of all commands."""
-_SHARED_NAMES = {_CONTEXT.name, *(parameter.name for parameter in SHARED)}
 
 
 class Run:
@@ -115,11 +114,10 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
     def register(function: F) -> F:
         finished: Callable[[], F] = getattr(function, "finished", lambda: function)  # `with_fields` sets it
 
-        def call(**given: Any) -> None:
-            outer = given["ctx"].obj  # what `_root` made of the options before the command
+        def call(ctx: typer.Context, as_json: bool, **given: Any) -> None:
+            outer = ctx.obj  # what `_root` made of the options before the command
             options = {**outer["options"], **connection_options(given)}
-            run = Run(options, as_json=given["as_json"] or outer["as_json"])
-            finished()(run, **{name: value for name, value in given.items() if name not in _SHARED_NAMES})
+            finished()(Run(options, as_json=as_json or outer["as_json"]), **given)
 
         def make() -> TyperCommand:
             _, *others = inspect.signature(finished(), eval_str=True).parameters.values()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 group = typer.Typer()
 
 _LEFT_FOR = "1h"  # messages of a run that was killed with no chance to tidy up
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
@@ -98,7 +99,7 @@ def measure(
 
 @contextlib.contextmanager
 def _stream_of_its_own(run: Run, name: str, subject: str, storage: str, replicas: int) -> Iterator[str]:
-    """Yield the name of a stream that is made, and gone at the end, also when SIGTERM ends the process."""
+    """Yield the name of a stream that is made, and gone at the end, also when SIGTERM or SIGHUP ends the process."""
 
     def delete() -> None:
         try:
@@ -108,13 +109,14 @@ def _stream_of_its_own(run: Run, name: str, subject: str, storage: str, replicas
 
     run.admin.account.connected()  # while a signal still ends the command, and there is nothing to delete
     came: list[int] = []
-    # SIGTERM unwinds the stack, as Ctrl-C does.
-    ending_in_order = handling(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
+    ending = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]  # nohup ignores one
+    # They unwind the stack, as Ctrl-C does.
+    ending_in_order = handling(lambda number, frame: sys.exit(128 + number), *ending)
     with ending_in_order, contextlib.ExitStack() as at_the_end:
         at_the_end.callback(delete)
         try:
             # The server may carry out a deletion before the creation that it follows.
-            with handling(lambda number, frame: came.append(number), signal.SIGINT, signal.SIGTERM):
+            with handling(lambda number, frame: came.append(number), signal.SIGINT, *ending):
                 run.admin.streams.create(
                     name=name,
                     subjects=[subject],

@@ -149,7 +149,7 @@ def test_an_interrupt_while_the_stream_is_made_leaves_nothing(run: Command, monk
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing(nats_server: NatsServer, publisher: Publisher, number: signal.Signals) -> None:
     before = names(publisher)
 
