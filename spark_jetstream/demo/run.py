@@ -45,8 +45,10 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
     """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
 
     ``messages`` loads only the first so many flights. ``picture`` gets tables and results as SVG.
-    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`.
+    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`, and `OSError` for a picture that cannot be written.
     """
+    if picture is not None:
+        picture.touch()  # which fails now, and not after minutes
     console = Console(stderr=as_json)
     flights = read_flights(messages)
     expected, expected_late = figures.delays_by_pandas(flights), figures.late_by_pandas(flights)

