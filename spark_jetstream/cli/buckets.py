@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
@@ -24,7 +25,7 @@ COMMON_SETTINGS = ("description", "history", "ttl", "max_value_size", "max_bytes
 NewBucket = Annotated[str, Argument(help="Name of the bucket.")]
 UpdatesOnly = Annotated[bool, Option("--updates-only", help="Begin with the next change.")]
 Deletes = Annotated[bool, Option("--deletes/--no-deletes", help="Show deletions, too.")]
-Count = Annotated[int | None, Option(min=1, help="End after this many.")]
+Count = Annotated[int | None, Option(min=1, max=sys.maxsize, help="End after this many.")]
 _WAIT_HELP = "End when nothing came for this long; a failure with --count."
 Wait = Annotated[Nanoseconds | None, duration_option("--wait", help=_WAIT_HELP)]
 

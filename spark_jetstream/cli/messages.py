@@ -36,7 +36,9 @@ def get(
     first: First = None,
     since: Since = None,
     subject: OnSubject = None,
-    count: Annotated[int | None, Option(min=1, help=f"How many messages; {_DEFAULT_COUNT} by default.")] = None,
+    count: Annotated[
+        int | None, Option(min=1, max=sys.maxsize, help=f"How many messages; {_DEFAULT_COUNT} by default.")
+    ] = None,
     direct: Annotated[bool, Option("--direct", help="Whichever replica or mirror answers first.")] = False,
     raw: Raw = False,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ WRONG = [
     ("schema validate {tmp}/gone.json", "gone.json: the file cannot be read: No such file or directory"),
     # Which message?
     ("stream get USAGE", "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count"),
+    (f"stream get USAGE --count {sys.maxsize + 1}", f"less than or equal to {sys.maxsize}"),
     ("stream get USAGE 1 --last a", "SEQUENCE and --last contradict each other"),
     ("stream get USAGE --since 2026-03-01T12:00:00Z --from 1", "--since and --from contradict each other"),
     ("stream get USAGE 1 --raw --json", "--raw and --json contradict each other"),
@@ -76,6 +78,7 @@ WRONG = [
     ("kv get usage a --revision 0", "--revision"),
     ("kv get usage a --raw --json", "--raw and --json contradict each other"),
     ("kv update usage a x", "--revision"),
+    (f"kv watch usage --count {sys.maxsize + 1}", f"less than or equal to {sys.maxsize}"),
     ("kv edit usage", "say what to change"),
     ("object put usage -", "what comes from standard input needs a name"),
     ("object put usage {json} -H nothing --force", "nothing is not 'Name: value'"),
