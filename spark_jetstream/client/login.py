@@ -149,11 +149,13 @@ class Login:
     async def ping(self, timeout: float) -> None:
         """Ping the server; without an answer in time, open the connection again and raise `ConnectionFailed`.
 
-        Raises it at once while the connection is down, and at a cut, which concerns no later connection.
+        With the answer the server has all that was published before, and all subscriptions. Raises the error at once
+        while the connection is down, and at a cut, which concerns no later connection.
         """
         if not self.is_up:
             raise ConnectionFailed(f"the connection to {self.options.display_servers} is down{self._reason()}")
         try:
+            self.client.push()
             # Not `flush`, which may send nothing: test_nothing_is_confirmed_during_an_outage
             await self.client.rtt(timeout=max(1, round(timeout)))
         except (nats.errors.Error, asyncio.TimeoutError, OSError) as error:

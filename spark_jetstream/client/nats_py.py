@@ -103,8 +103,18 @@ class LastingClient(Client):
 
         Returns what must run to send them, if the transport does not do so by itself.
         """
+        self.push()
         self.wire.write(frames)
         return None if isinstance(self.wire, BulkTransport) else _drain(self.wire)
+
+    def push(self) -> None:
+        """Send now what nats-py has buffered. It waits until the wire takes more, so that what follows would overtake.
+
+        For that, test_nothing_overtakes_a_subscription.
+        """
+        if self._pending:
+            self.wire.writelines(self._pending)
+            self._pending, self._pending_data_size = [], 0
 
     def abort(self) -> None:
         """Close a connection over a dead wire, so that nats-py need not wait for the peer."""

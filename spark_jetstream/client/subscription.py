@@ -129,8 +129,7 @@ class Listener(Subscribed):
         self.answered, self.denied, login = subject, None, self._registry.login
         generation = login.reconnects
         self.publish(subject, payload, None, headers)
-        for _ in range(2):  # nats-py sends a ping at once, and a message in the next turn of the loop
-            self._registry.loop.run(login.ping(login.options.request_timeout), login.options.request_timeout + 5)
+        self._registry.loop.run(login.ping(login.options.request_timeout), login.options.request_timeout + 5)
         self._published.clear()
         if self.denied is not None:
             raise self.denied

@@ -9,7 +9,8 @@ import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlparse
@@ -17,6 +18,7 @@ from urllib.parse import urlparse
 import pytest
 
 from spark_jetstream.client import nats_py
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
@@ -294,19 +296,45 @@ def test_closing_does_not_wait_for_a_peer_that_takes_nothing() -> None:
         asyncio.run(work(silent.getsockname()[1]))
 
 
-def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -> None:
+@contextmanager
+def full_wire(proxy: WireProxy) -> Iterator[tuple[Connection, Inbox]]:
+    """A connection whose wire takes nothing now, so that nats-py holds back what it is given; and an inbox of it."""
     connection = connect(options(proxy.url))
-    with connection.inbox(replies=True) as inbox:
+    client = connection._login.client
+    with connection.inbox(replies=True) as busy:
         proxy.stall()
-        inbox.send(Message("S.a", bytes(900_000)).frame() * 30)
-        client = connection._login.client
+        busy.send(Message("S.a", bytes(900_000)).frame() * 30)
         sent = client.stats["out_msgs"]
-        connection.post("S.b")  # nats-py waits until the wire has taken it
+        connection.post("S.b")
         wait_until(lambda: client.stats["out_msgs"] > sent and not client.pending_data_size, "nothing waits in nats-py")
-        connection.post("S.b")  # and sends this one when it closes
+        yield connection, busy
+
+
+def test_no_publish_overtakes_its_subscription(proxy: WireProxy) -> None:
+    """Or nobody would hear most of the acknowledgements."""
+    with full_wire(proxy) as (connection, _), connection.inbox(replies=True) as late:
+        late.send([Message("S.a", bytes(10_000)).frame(f"{late.subject}.{number}") for number in range(500)])
+        connection._loop.run(asyncio.sleep(0), SECONDS)  # it was sent
+        proxy.unstall()
+        assert {*replies(late, 500)} == {*range(500)}
+
+
+def test_no_ping_overtakes_a_subscription(proxy: WireProxy) -> None:
+    """Its answer says that the server has the subscription."""
+    with full_wire(proxy) as (connection, _), ThreadPoolExecutor(1) as threads:
+        listening = threads.submit(connection.listen, ["heard"])
+        wait_until(lambda: bool(connection._login.client._pongs), "the ping")
+        proxy.unstall()
+        assert listening.result().denied is None
+        assert proxy.client_bytes.index(b"SUB heard") < proxy.client_bytes.rindex(b"PING\r\n")
+
+
+def test_a_closed_connection_is_gone_whatever_its_peer_takes(proxy: WireProxy) -> None:
+    with full_wire(proxy) as (connection, inbox):
+        connection.post("S.b")  # nats-py sends this one when it closes
         connection.close()
         error(inbox, ConnectionFailed)
-        assert not client._subs
+        assert not connection._login.client._subs
         proxy.unstall()
         proxy.wait(lambda: proxy.open_connections == 0)
 
