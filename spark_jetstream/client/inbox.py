@@ -7,6 +7,7 @@ import email.message
 import enum
 import queue
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import nats.errors
@@ -30,6 +31,7 @@ MOST_WAITING = 96 << 20
 requested. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
+_SMALL = 4  # messages that wait, and are less than this part of the memory that they came into, get memory of their own
 
 
 class Carries(enum.Enum):
@@ -159,6 +161,8 @@ class Inbox:
         """Let `get` hand this out or raise it, unless too much waits already."""
         if self._full:
             return
+        if isinstance(event, Frames) and event.data is not self._buffer and self._came > self._taken:
+            event = _apart(event)
         size = self._memory_of(event)
         self._came += size
         if self._came - self._taken > self._most_bytes:
@@ -190,7 +194,9 @@ class Inbox:
         self.generation = self._registry.login.reconnects
         for _ in range(self._events.qsize()):
             event, size = self._events.get_nowait()
-            if not isinstance(event, ConnectionFailed):
+            if isinstance(event, ConnectionFailed):
+                self._taken += size
+            else:
                 self._events.put((event, size))
 
     def put_denied(self, publishing: bool, subject: str, inboxes: PermissionDenied) -> bool:
@@ -207,6 +213,15 @@ class Inbox:
         error = PermissionDenied(f"the account may not publish to {named}", subject=named)
         self.put(error if publishing else inboxes)
         return True
+
+
+def _apart(frames: Frames) -> Frames:
+    """Return messages without what came before and after them for others, unless they are much of the memory."""
+    first, end = int(frames.begin[0]), int(frames.line_end[-1] + frames.size[-1]) + 2
+    if _SMALL * (end - first) >= len(frames.data):
+        return frames
+    begin, line_end = frames.begin - first, frames.line_end - first
+    return replace(frames, data=frames.data[first:end], begin=begin, line_end=line_end)
 
 
 class Inboxes:

@@ -38,9 +38,10 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol.columns import record_batch
+from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.server_info import MOST_URLS, InfoCheck
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.wire import ApiReply, Frames, Status
+from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.pull import read_range
@@ -474,6 +475,23 @@ def test_an_inbox_takes_no_more_than_its_reader_expects(
     with pytest.raises(ProtocolError, match="nobody has asked for"):
         list(iter(lambda: inbox.receive(0, "look"), None))
     assert inbox.receive(0, "look") is None
+
+
+def test_few_messages_beside_many_for_others_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not keep the memory of what came together with them."""
+    monkeypatch.setattr(inbox_module, "MOST_WAITING", 1 << 20)
+    inbox, others = Inbox(NO_CONNECTION, "_INBOX.a"), frame("S.b", 2, bytes(10_000), reply=b"r")
+    scanner, incoming = Scanner(), Incoming(1 << 16)
+    scanner.collect = {1, 2}
+    for number in range(200):
+        mine = frame("S.a", 1, b"%d" % number, head=b"NATS/1.0\r\nA: %d\r\n\r\n" % number, reply=b"r")
+        incoming.add(others * 3 + mine + others * 3)
+        _, run, _ = scanner.read(incoming)
+        assert isinstance(run, Frames)
+        inbox.put(run)
+    runs = [inbox.get(0) for _ in range(200)]
+    parts = [part for run in runs if isinstance(run, Frames) for part in run.parts()]
+    assert parts == [(b"NATS/1.0\r\nA: %d\r\n\r\n" % number, b"%d" % number) for number in range(200)]
 
 
 def test_an_inbox_that_is_read_takes_any_number() -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlparse
 
 import pytest
 
+from spark_jetstream.client import inbox as inbox_module
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.inbox import Inbox
@@ -220,6 +221,22 @@ def test_a_cut_and_what_comes_after_it(server: NatsServer, proxy: WireProxy) -> 
     assert b"down-" not in proxy.client_bytes
     assert b"unaware-" not in proxy.client_bytes
     assert stored(server.url) == 300
+
+
+def test_what_is_sent_during_an_outage_does_not_fill_an_inbox(
+    proxy: WireProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "MOST_WAITING", 5 << 20)
+    connection = connect(options(proxy.url))
+    with connection.inbox(replies=True) as inbox:
+        for reconnects in (1, 2):
+            proxy.cut()
+            wait_until(lambda: connection.reconnects == reconnects, "the next connection")  # noqa: B023
+            for _ in range(3000):
+                inbox.send(b"PUB S.a 0\r\n\r\n")
+            inbox.resume(SECONDS)
+        inbox.send(frames(inbox, 2, 3))
+        assert sequences(inbox, 1) == {2: 1}
 
 
 def test_answers_from_before_the_cut_are_kept(proxy: WireProxy) -> None:
