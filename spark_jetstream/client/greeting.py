@@ -11,7 +11,7 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ProtocolError, printable
 from spark_jetstream.options import advice
-from spark_jetstream.protocol.server_info import InfoCheck
+from spark_jetstream.protocol.server_info import checked_info
 
 _LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
@@ -80,8 +80,7 @@ async def first_line(reader: SocketReader, uri: ParseResult, patience: float, *,
 class Greeting:
     """Checks the two lines with which a connection begins, before nats-py reads them: INFO, then PONG or -ERR."""
 
-    def __init__(self, check: InfoCheck, server: str) -> None:
-        self._check = check
+    def __init__(self, server: str) -> None:
         self._server = server  # host:port
         self.greeted = False  # INFO was read; PONG or -ERR follows
 
@@ -99,7 +98,7 @@ class Greeting:
             raise not_nats(self._server, line)
         self.greeted = True
         try:
-            return self._check.check(line, first=True)
+            return checked_info(line, first=True)
         except ProtocolError as error:
             raise NotNats(str(error)) from error
 

@@ -36,7 +36,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol.incoming import Incoming
-from spark_jetstream.protocol.server_info import InfoCheck
+from spark_jetstream.protocol.server_info import checked_info
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Event, Frames, Scanner, Status
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,8 @@ RELEASES = "nats-py>=2.15,<2.17"
 PARTS = {
     "Client": "force_reconnect _ps.parse _ps.reset _transport _server_info _process_err _process_op_err _error_cb "
     "_connect_to_server _user_credentials _nkeys_seed_str _setup_nkeys_connect _pongs _process_info _max_payload "
-    "_process_pong _reading_task _ping_interval_task _flusher_task _pending _pending_data_size",
+    "_process_pong _reading_task _ping_interval_task _flusher_task _pending _pending_data_size _server_pool "
+    "_current_server",
     "Subscription": "_id",
     "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
     "WebSocketTransport": "_ws _client _using_tls _close_task",
@@ -89,11 +90,11 @@ class LastingClient(Client):
         super().__init__()
         _require("Subscription", Subscription(self))
         self._scheme = options.servers[0].partition(":")[0]
-        web, check = self._scheme in ("ws", "wss"), InfoCheck()
-        self.wire = CheckedWebSocket(check) if web else BulkTransport(options.requires_tls, check, pace)
+        web = self._scheme in ("ws", "wss")
+        self.wire = CheckedWebSocket() if web else BulkTransport(options.requires_tls, pace)
         _require("WebSocketTransport" if web else "TcpTransport", self.wire)
         self.read_login: Callable[[], dict[str, Any]] = dict
-        self._ps = BulkParser(self._ps, scanner, deliver, check, complain)  # type: ignore[assignment]
+        self._ps = BulkParser(self._ps, scanner, deliver, complain)  # type: ignore[assignment]
         self._transport = self.wire
         self.ended = False  # nobody wants the connection any more
         self.attempted: Any = None  # the URL of the server of the last attempt, one of `servers`
@@ -178,6 +179,13 @@ class LastingClient(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
+        if urls := info.get("connect_urls"):
+            # nats-py tries each for ever: test_servers_that_have_left_a_cluster_are_forgotten
+            self._server_pool = [
+                known
+                for known in self._server_pool
+                if not known.discovered or known is self._current_server or known.uri.netloc in urls
+            ]
         # nats-py leaves what changes after the login: test_the_limit_of_an_account_counts
         self._server_info = {**self._server_info, **info}
         self._max_payload = self._server_info["max_payload"]
@@ -237,7 +245,6 @@ class BulkParser:
     _library: Any
     _scanner: Scanner
     _deliver: Callable[[Frames | Status | ApiReply], None]
-    _check: InfoCheck
     _complain: Callable[[ProtocolError], None]
 
     def reset(self) -> None:
@@ -260,7 +267,7 @@ class BulkParser:
 
     async def _pass_on(self, frames: bytes) -> None:
         if frames.startswith(b"INFO"):
-            frames = self._check.check(frames)
+            frames = checked_info(frames)
         elif frames.startswith(b"-ERR"):
             frames = plain_error(frames)
         try:
@@ -280,10 +287,9 @@ class BulkTransport(TcpTransport):
     text when a `tls://` server does not ask for TLS. It waits so many seconds between two reads as `pace` returns.
     """
 
-    def __init__(self, requires_tls: bool, check: InfoCheck, pace: Callable[[], float]) -> None:
+    def __init__(self, requires_tls: bool, pace: Callable[[], float]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._requires_tls = requires_tls
-        self._check = check
         self.pace = pace
         self._last_read = 0.0  # when, on the monotonic clock: for the pace
 
@@ -298,7 +304,7 @@ class BulkTransport(TcpTransport):
         transport, _ = await asyncio.wait_for(connecting, connect_timeout)
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
         self._at = uri, connect_timeout
-        self._greeting = Greeting(self._check, uri.netloc)
+        self._greeting = Greeting(uri.netloc)
         self._take_over(protocol, transport)
         self._bare_io_reader, self._bare_io_writer = self._io_reader, self._io_writer
 
@@ -396,10 +402,6 @@ class BulkTransport(TcpTransport):
 class CheckedWebSocket(WebSocketTransport):
     """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
 
-    def __init__(self, check: InfoCheck) -> None:
-        super().__init__()
-        self._check = check
-
     def __bool__(self) -> bool:
         return True  # or nats-py puts one of its own in its place
 
@@ -433,7 +435,7 @@ class CheckedWebSocket(WebSocketTransport):
             status = b"HTTP/1.1 %d" % error.status if error.headers else answer or error.message.encode()
             raise not_nats(uri.netloc, status, answer, web=True) from None
         self._using_tls = bool(tls)
-        self._greeting = Greeting(self._check, uri.netloc)
+        self._greeting = Greeting(uri.netloc)
         self._incoming = Incoming()
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.jsapi import LEVELS, since
-from spark_jetstream.protocol.server_info import InfoCheck
+from spark_jetstream.protocol.server_info import checked_info
 from spark_jetstream.protocol.units import counted, parse_time
 
 OLDEST = (2, 10)
@@ -182,7 +182,7 @@ def _read_info(wire: socket.socket) -> dict[str, Any]:
     if not line.startswith(b"INFO "):
         raise _ProbeError("server", "is no NATS server: it does not begin with INFO", advice)
     try:
-        InfoCheck().check(line, first=True)
+        checked_info(line, first=True)
     except ProtocolError as error:
         raise _ProbeError("server", f"is no NATS server: {error}", advice) from None
     info: dict[str, Any] = json.loads(line.removeprefix(b"INFO "))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +17,7 @@ from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import shown
 
 MOST_URLS = 1000
-"""How many URLs of other servers are remembered: nats-py keeps each of them for ever."""
+"""How many URLs of other servers an INFO has for nats-py."""
 _MOST_PAYLOAD = 2**31 - 1
 _LONGEST_TEXT = 1024
 _NEEDED = ("version", "max_payload")
@@ -25,40 +25,28 @@ _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _VERSION = re.compile(rf"({_NUMBER}\.{_NUMBER}\.{_NUMBER})(?:[-+][0-9A-Za-z.+-]*)?")
 
 
-class InfoCheck:
-    """Checks the INFO lines of all servers that one connection leads to."""
+def checked_info(line: bytes, *, first: bool = False) -> bytes:
+    """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers.
 
-    def __init__(self) -> None:
-        self._known: set[str] = set()  # URLs of other servers that were passed on, for as long as the connection lives
-
-    def check(self, line: bytes, *, first: bool = False) -> bytes:
-        """Return an INFO line that nats-py may read, with at most `MOST_URLS` URLs of other servers in all.
-
-        The `first` one of a connection must have version and payload limit. Raises `ProtocolError` for a field of a
-        wrong type.
-        """
-        try:
-            info = json_object(line.removeprefix(b"INFO"))
-        except ValueError as error:
-            raise ProtocolError(f"the server's INFO {error}") from None
-        for name in _NEEDED if first else ():
-            if name not in info:
-                raise ProtocolError(f"the server's INFO has no {name}")
-        for name in info.keys() & _CHECKS.keys():
-            if not _CHECKS[name](info[name]):
-                raise ProtocolError(f"the server's INFO has no usable {name}: {shown(info[name])}")
-        if "version" in info:
-            # nats-py raises an error for some forms of what may follow the three numbers.
-            info["version"] = _VERSION.sub(r"\1", info["version"])
-        if info.get("connect_urls"):
-            info["connect_urls"] = list(self._remembered(info["connect_urls"]))
-        return b"INFO %s\r\n" % json.dumps(info).encode()
-
-    def _remembered(self, urls: Iterable[str]) -> Iterable[str]:
-        for url in urls:
-            if url in self._known or len(self._known) < MOST_URLS:
-                self._known.add(url)
-                yield url
+    The `first` one of a connection must have version and payload limit. Raises `ProtocolError` for a field of a wrong
+    type.
+    """
+    try:
+        info = json_object(line.removeprefix(b"INFO"))
+    except ValueError as error:
+        raise ProtocolError(f"the server's INFO {error}") from None
+    for name in _NEEDED if first else ():
+        if name not in info:
+            raise ProtocolError(f"the server's INFO has no {name}")
+    for name in info.keys() & _CHECKS.keys():
+        if not _CHECKS[name](info[name]):
+            raise ProtocolError(f"the server's INFO has no usable {name}: {shown(info[name])}")
+    if "version" in info:
+        # nats-py raises an error for some forms of what may follow the three numbers.
+        info["version"] = _VERSION.sub(r"\1", info["version"])
+    if info.get("connect_urls"):
+        info["connect_urls"] = info["connect_urls"][:MOST_URLS]
+    return b"INFO %s\r\n" % json.dumps(info).encode()
 
 
 def _is_text(value: Any) -> bool:

@@ -41,7 +41,6 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease
@@ -361,6 +360,24 @@ def test_another_server_is_found_while_the_first_is_silent(server: NatsServer) -
         first.stall()
         account(given, patience=60)
         assert connection.reconnects == 1
+
+
+def test_servers_that_have_left_a_cluster_are_forgotten() -> None:
+    """In an outage each of them would be tried. A server that is named, or connected, is not forgotten."""
+    lease = PortLease()
+    route = f"nats://{LOOPBACK}:{lease.port}"
+    member = ("--cluster_name", "c", "--cluster")
+    with NatsServer(jetstream=False, args=(*member, route)) as first:
+        connection = connect(options(f"{first.url},nats://localhost:{first.port}"))
+
+        def known() -> set[int | None]:
+            return {server.port for server in connection._login.client.servers}
+
+        with NatsServer(jetstream=False, args=(*member, f"nats://{LOOPBACK}:-1", "--routes", route)) as second:
+            wait_until(lambda: known() == {first.port, second.port}, "the other server")
+        wait_until(lambda: known() == {first.port}, "its end")
+        assert len(connection._login.client.servers) == 2
+    lease.release()
 
 
 # Requests
@@ -828,7 +845,7 @@ def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
 
     async def connected() -> tuple[nats_py.BulkTransport, asyncio.Transport]:
         uri = urlsplit(f"tls://127.0.0.1:{listener.getsockname()[1]}")
-        transport = nats_py.BulkTransport(requires_tls=True, check=InfoCheck(), pace=lambda: 0.0)
+        transport = nats_py.BulkTransport(requires_tls=True, pace=lambda: 0.0)
         await transport.connect(uri, 0, 60)
         plain: Any = transport._bare_io_writer
         await transport.connect_tls(uri, client_side, 0, 60)

@@ -31,7 +31,6 @@ from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import AuthenticationFailed, ConnectionFailed, JetStreamError, UntrustedServer
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease
@@ -168,10 +167,10 @@ def test_a_file_that_was_sent_with_the_job(
 
 def test_a_server_that_wants_tls_first_is_a_cause_of_silence() -> None:
     with pytest.raises(NotNats) as raised:
-        Greeting(InfoCheck(), "h:1").check(b"", plain=True)
+        Greeting("h:1").check(b"", plain=True)
     assert str(raised.value) == f"the server closed the connection{SILENT}"
     with pytest.raises(NotNats, match=r"closed the connection$"):
-        Greeting(InfoCheck(), "h:1").check(b"")
+        Greeting("h:1").check(b"")
 
 
 def attempt(use: str, given: dict[str, str]) -> None:

@@ -24,7 +24,6 @@ from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.options import ConnectionOptions
-from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK
@@ -303,7 +302,7 @@ def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
 
 def test_closing_does_not_wait_for_a_peer_that_takes_nothing() -> None:
     async def work(port: int) -> None:
-        transport = nats_py.BulkTransport(requires_tls=False, check=InfoCheck(), pace=lambda: 0.0)
+        transport = nats_py.BulkTransport(requires_tls=False, pace=lambda: 0.0)
         await transport.connect(urlparse(f"nats://{LOOPBACK}:{port}"), 0, 5)
         transport.write(bytes(50_000_000))
         transport.close()  # type: ignore[no-untyped-call]

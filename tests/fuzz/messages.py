@@ -29,7 +29,6 @@ from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.jsapi import pull_status
 from spark_jetstream.protocol.pub_ack import AckReader, Outcome, outcome, reason
-from spark_jetstream.protocol.server_info import InfoCheck
 from spark_jetstream.protocol.wire import ApiReply, Event, Frames, Scanner, Status
 from spark_jetstream.sink.kv import is_marker
 from spark_jetstream.streams.dead_letters import read_dead_letters
@@ -153,7 +152,7 @@ def _read_by_both(data: bytes) -> None:
             ours.messages.append((event.sid, subject, event.reply_subject(index), head, payload))
 
     inner, alone = Parser(ours), Parser(theirs)
-    if not _driven(BulkParser(inner, scanner, deliver, InfoCheck(), lambda error: None).parse(incoming)):
+    if not _driven(BulkParser(inner, scanner, deliver, lambda error: None).parse(incoming)):
         return
     assert not inner.buf, f"nats-py waits for more than {bytes(inner.buf[:80])!r}"
     # What nats-py takes for a blank is no blank to a server. A longer line than 4 KiB it does not read.

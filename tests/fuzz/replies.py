@@ -20,7 +20,7 @@ from spark_jetstream.buckets.objects import ObjectMeta, StoredObject, digest_byt
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.json_text import MAX_DEPTH, json_object
-from spark_jetstream.protocol.server_info import InfoCheck
+from spark_jetstream.protocol.server_info import checked_info
 from spark_jetstream.protocol.stream import stream_summary
 from spark_jetstream.protocol.units import INT64_MAX, Bytes, Nanoseconds, Timestamp, parse_time, time_nanoseconds
 from spark_jetstream.protocol.wire import parse_status
@@ -64,14 +64,13 @@ def _depth(body: Any) -> int:
 @target("info", *_DEEP, b'"connect_urls":["127.0.0.1:4222"]', b'"version":"2.15.1-beta.1"', mutate=change_json)
 def info(data: bytes) -> None:
     """An INFO line: what is passed on is what nats-py can read."""
-    check = InfoCheck()
-    first = check.check(b"INFO " + data, first=True)
+    first = checked_info(b"INFO " + data, first=True)
     body = json.loads(first.removeprefix(b"INFO "))
     assert first.endswith(b"}\r\n")
     assert b"\n" not in first[:-1]
     assert str(ServerVersion(body["version"]))
     assert 0 < body["max_payload"] < 2**31
-    assert check.check(first) == first
+    assert checked_info(first) == first
 
 
 _MODELS: tuple[type[Model], ...] = (
