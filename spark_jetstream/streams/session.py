@@ -8,6 +8,7 @@ messages, and bytes. It holds no position in the stream. `PullSession.next` hand
 | the consumer's next deliveries | takes them off its count | `Delivered` |
 | deliveries with a hole before or in them | | `Lost` |
 | a heartbeat (100) | counts those in a row, up to `Policy.quiet_heartbeats` | None, at last `Lost` |
+| ... after a delivery that did not come | | `Lost` |
 | the end of a request (404, 408, 409) | takes off what the request did not bring | None |
 | ... whose next message is too large for it | doubles the bytes of later requests | None |
 | ... without a message | counts those in a row, up to `Policy.fruitless` | None, at last `Lost` |
@@ -32,10 +33,12 @@ import time
 from dataclasses import dataclass
 
 from spark_jetstream.client.connection import ASK_AGAIN, Connection
+from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import ConsumerLost, JetStreamError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Acks, Delivered
+from spark_jetstream.protocol.units import whole_number
 from spark_jetstream.protocol.wire import MAX_FRAME, ApiReply, Frames, Status
 
 UNHEARD = 100
@@ -155,8 +158,8 @@ class PullSession:
         context = f"look at stream {self._stream}"
         self._inbox.publish(jsapi.subject(self._connection.prefix, jsapi.STREAM_INFO, self._stream), b"", _LOOK)
         self.ask(most)
-        patience = min(ASK_AGAIN, self._connection.options.request_timeout)
-        while (event := self._inbox.receive(patience, _LOOK)) is not None:
+        patience = Deadline(min(ASK_AGAIN, self._connection.options.request_timeout))
+        while (event := self._inbox.receive(patience.left, _LOOK)) is not None:
             if isinstance(event, ApiReply):
                 return jsapi.field(jsapi.reply(event.payload, context), "created", str, context)
             if isinstance(event, Status) and self._inbox.token(event) == _LOOK:  # nobody answers
@@ -258,6 +261,9 @@ class PullSession:
         if self._policy.ends is Ends.CAUGHT_UP:
             return self._caught_up(end, status)
         if end.outcome is jsapi.PullOutcome.GOES_ON:
+            last = whole_number(status.headers.get("Nats-Last-Consumer", "")) or 0
+            if last > self._consumed:
+                raise ConsumerLost(f"deliveries {self._consumed + 1} to {last} of the consumer did not come")
             self._heartbeats += 1
             if self._heartbeats >= self._policy.quiet_heartbeats:
                 raise ConsumerLost("the server has sent nothing but heartbeats")

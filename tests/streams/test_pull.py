@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
+import threading
 import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +30,10 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams import session
-from spark_jetstream.streams.pull import through_outages
+from spark_jetstream.streams import pull, session
+from spark_jetstream.streams.latest import END
+from spark_jetstream.streams.pull import RangeReader, look, through_outages
+from spark_jetstream.streams.session import Ends
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.proxy import WireProxy
@@ -39,6 +44,7 @@ from tests.support.reading import (
     SETTINGS,
     api,
     collect,
+    connecting,
     consumers,
     create,
     fill,
@@ -170,6 +176,53 @@ def test_a_look_at_the_stream_that_is_answered_late(monkeypatch: pytest.MonkeyPa
         assert sequences(pulls(fake.url, part, replace(SETTINGS, batch=20))) == ALL[:100]
         assert (fake.count("STREAM.INFO"), fake.count("CONSUMER.CREATE")) == (2, 1)
         close_all()
+
+
+def test_heartbeats_do_not_hold_up_a_reader_whose_look_at_the_stream_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "ASK_AGAIN", 1.0)
+    asked_again, sent = threading.Event(), 0
+
+    def look_again(*arguments: Any) -> Any:
+        asked_again.set()
+        return look(*arguments)
+
+    def heartbeats(honest: Honest) -> Iterator[bytes]:
+        nonlocal sent
+        while sent < 10_000 and not asked_again.wait(0.001):
+            sent += 1
+            yield honest.saying(b"", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n")
+        yield honest.frames
+
+    with FakeJetStream() as fake:
+        fake.store(100)
+        unanswered = iter([()])
+        fake.lies["STREAM.INFO"] = lambda honest: next(unanswered, [honest.frames])
+        fake.lies["CONSUMER.MSG.NEXT"] = heartbeats
+        monkeypatch.setattr(pull, "look", look_again)
+        reader = RangeReader(
+            connecting(fake.url),
+            SequenceRange("S", 1, 101, 100, CREATED),
+            SETTINGS,
+            "test",
+            SETTINGS.policy(quiet_heartbeats=sys.maxsize),
+        )
+        assert sequences(reader.read()) == ALL[:100]
+        assert sent < 10_000
+        close_all()
+
+
+def test_a_follower_notices_the_loss_of_the_last_message(server: NatsServer, proxy: WireProxy) -> None:
+    """A heartbeat names it. No other message may come for any time."""
+    policy = SETTINGS.policy(Ends.NEVER, quiet_heartbeats=sys.maxsize, fruitless=sys.maxsize)
+    part = part_of(server.url, "S", COUNT + 1, END, count=None)
+    events = RangeReader(connecting(proxy.url), part, SETTINGS, "test", policy).follow()
+    assert next(events) is None
+    proxy.drop_frames(b"\r\n0....")
+    fill(server.url, "S", 1)
+    assert next(event.sequences.tolist() for event in islice(events, 100) if event is not None) == [COUNT + 1]
+    assert proxy.dropped == 1
 
 
 def test_a_consumer_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
