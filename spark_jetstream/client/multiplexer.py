@@ -40,12 +40,12 @@ class Multiplexer:
         every: float | None = None,
     ) -> bytes:
         """Return the payload of the reply to a request; see `Connection.request`."""
+        deadline = Deadline(seconds)
         await self._login.wait(seconds)
         trouble: asyncio.Future[JetStreamError] = asyncio.get_running_loop().create_future()
         if self._deaf is not None:
             trouble.set_result(self._deaf)
         self._waiting[trouble] = subject
-        deadline = Deadline(seconds)
         answers: list[asyncio.Future[Msg]] = []
         try:
             while True:

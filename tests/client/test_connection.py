@@ -13,6 +13,8 @@ import re
 import socket
 import ssl
 import threading
+import time
+import types
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -25,7 +27,7 @@ import pytest
 import trustme
 
 from spark_jetstream.client import connection as connection_module
-from spark_jetstream.client import nats_py, pool
+from spark_jetstream.client import deadline, nats_py, pool
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests, stream_info
@@ -407,6 +409,18 @@ def test_no_reply(server: NatsServer) -> None:
         connection.request("$JS.API.NOTHING", b"", context="look", timeout=0.3)
     assert connection.reconnects == 0
     account(server.url)
+
+
+def test_waiting_for_a_connection_is_part_of_a_request(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = connect(options(server.url))
+
+    async def wait(_: float) -> None:
+        later = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 100)
+        monkeypatch.setattr(deadline, "time", later)
+
+    monkeypatch.setattr(connection._login, "wait", wait)
+    with pytest.raises(RequestTimeout, match="no reply within 60 s"):
+        connection.request("$JS.API.NOTHING", b"", context="look", timeout=60.0)
 
 
 def test_a_question_without_an_answer_is_asked_again(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
