@@ -204,15 +204,18 @@ class Inbox:
 
         `inboxes` is the error for a subscription that concerns this inbox.
         """
-        spellings, replies = self._registry.login.spellings, self.carries is Carries.REPLIES
-        own_subjects = (name for own in (*self._published, self.subject) for name in spellings(own))
-        own = next((name for name in own_subjects if subject.startswith(name.lower())), None)
-        if own is None and not (publishing and replies):
-            return False
-        named = subject if own is None or replies else own
-        error = PermissionDenied(f"the account may not publish to {named}", subject=named)
-        self.put(error if publishing else inboxes)
-        return True
+        error: PermissionDenied | None = None
+        if publishing:
+            published = (name for own in self._published for name in self._registry.login.spellings(own))
+            own = next((name for name in published if name.lower() == subject), None)
+            named = subject if self.carries is Carries.REPLIES else own
+            if named is not None:
+                error = PermissionDenied(f"the account may not publish to {named}", subject=named)
+        elif subject.startswith(f"{self.subject.lower()}."):
+            error = inboxes
+        if error is not None:
+            self.put(error)
+        return error is not None
 
 
 def _apart(frames: Frames) -> Frames:

@@ -44,6 +44,7 @@ from spark_jetstream.errors import (
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
+from spark_jetstream.protocol.wire import ApiReply
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.client import forks, in_child, tls_config
@@ -526,13 +527,14 @@ def test_a_request_whose_reply_nobody_reads_and_that_fails(
 PERMISSIONS = """authorization {
     users: [{ user: ann, password: a, permissions: { publish: { deny: "$JS.API.STREAM.INFO.>" } } }
             { user: bob, password: b, permissions: { subscribe: { deny: "_INBOX.>" } } }
-            { user: carl, password: c, permissions: { subscribe: { deny: "deliver.>" } } }]
+            { user: carl, password: c, permissions: { subscribe: { deny: "deliver.>" } } }
+            { user: dora, password: d, permissions: { publish: { deny: "$JS.API.STREAM.INFO.ORDERS_EU" } } }]
 }"""
 
 
 @pytest.fixture
 def strict() -> Iterator[NatsServer]:
-    """Ann may not look at streams, Bob may not receive at `_INBOX`, Carl not at `deliver`."""
+    """Ann may not look at streams, Bob may not receive at `_INBOX`, Carl not at `deliver`; Dora not look at one."""
     with NatsServer(config=PERMISSIONS) as server:
         yield server
 
@@ -566,6 +568,17 @@ def test_an_inbox_that_is_not_permitted(strict: NatsServer) -> None:
         error = denied(inbox, lambda its: its.get(60))
         assert str(error.subject).lower().startswith("_inbox.")
     account(options(strict.url, user="bob", password="b", inboxPrefix="_BOB"))
+
+
+def test_a_refused_publish_concerns_no_inbox_that_published_to_the_beginning_of_its_subject(strict: NatsServer) -> None:
+    connection = connect(options(strict.url, user="dora", password="d"))
+    with connection.inbox() as orders, connection.inbox() as others:
+        orders.publish("$JS.API.STREAM.INFO.ORDERS", b"", 1)
+        others.publish("$JS.API.STREAM.INFO.ORDERS_EU", b"", 1)
+        error = denied(others, lambda its: its.get(60))
+        assert error.subject == "$JS.API.STREAM.INFO.ORDERS_EU"
+        assert isinstance(orders.receive(60, "1"), ApiReply)
+        assert orders.receive(0) is None
 
 
 def test_a_refused_subscription_that_was_closed_concerns_no_request(strict: NatsServer) -> None:
