@@ -25,9 +25,8 @@ class Multiplexer:
 
     def __init__(self, login: Login) -> None:
         self._login = login
-        self._waiting: dict[
-            asyncio.Future[JetStreamError], str
-        ] = {}  # what each waits for beside its reply; its subject
+        #: What each waits for beside its reply -> its subject.
+        self._waiting: dict[asyncio.Future[JetStreamError], str] = {}
         self._deaf: PermissionDenied | None = None  # why no reply can come, from a refused subscription to the next cut
 
     async def request(

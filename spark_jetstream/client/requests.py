@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.errors import JetStreamError, ServerBusy, StreamNotFound
+from spark_jetstream.errors import ApiError, JetStreamError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 
@@ -72,15 +72,14 @@ class Requests:
         A stream that the server does not know has the error in place of a state.
         """
 
-        def read(reply: dict[str, Any] | JetStreamError, context: str) -> StreamSummary | StreamNotFound:
-            if isinstance(reply, JetStreamError) and not isinstance(reply, StreamNotFound):
-                raise reply
-            return reply if isinstance(reply, StreamNotFound) else _state(reply, context)
-
         def ask_all(connection: Connection) -> dict[str, StreamSummary | StreamNotFound]:
             asked = {jsapi.subject(connection.prefix, jsapi.STREAM_INFO, each): contexts[each] for each in contexts}
-            replies = connection.ask_all(asked)
-            return dict(zip(contexts, map(read, replies, contexts.values()), strict=True))
+            found: dict[str, StreamSummary | StreamNotFound] = {}
+            for (name, context), reply in zip(contexts.items(), connection.ask_all(asked), strict=True):
+                if isinstance(reply, ApiError) and not isinstance(reply, StreamNotFound):
+                    raise reply
+                found[name] = reply if isinstance(reply, StreamNotFound) else _state(reply, context)
+            return found
 
         return self.call(ask_all)
 
