@@ -109,9 +109,9 @@ class LastingClient(Client):
         return None if isinstance(self.wire, BulkTransport) else _drain(self.wire)
 
     def push(self) -> None:
-        """Send now what nats-py has buffered. It waits until the wire takes more, so that what follows would overtake.
+        """Send now what nats-py has buffered, before what goes past it: nats-py waits until a full wire takes more.
 
-        For that, test_nothing_overtakes_a_subscription.
+        For that, test_no_publish_overtakes_its_subscription and test_no_ping_overtakes_a_subscription.
         """
         if self._pending:
             self.wire.writelines(self._pending)
