@@ -14,9 +14,10 @@ from hashlib import blake2b
 import numpy as np
 import pyarrow as pa
 
+from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.conventions import DEAD_LETTER
 from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.rows import GROUP, INCREMENT, SERVER_HEADERS, RefusedRow, Rows
+from spark_jetstream.sink.rows import GROUP, INCREMENT, SERVER_HEADERS, RefusedRow, Rows, binaries
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
@@ -62,12 +63,12 @@ def dead_letters(
         lines.append(b"".join(line + b"\r\n" for line in [*kept, *own]))
     rows = Rows(
         np.array([row.number for row in refused], np.int64),
-        pa.array([subject.encode()] * len(refused), pa.binary()),
-        pa.array(data, pa.binary()),
-        pa.array(lines, pa.binary()),
+        repeated(subject.encode(), len(refused)),
+        binaries(data),
+        binaries(lines),
         None,
     )
-    return rows, pa.array(ids, pa.binary()) if identifier is not None else None
+    return rows, binaries(ids) if identifier is not None else None
 
 
 def _id(row: RefusedRow, identifier: MessageIds) -> bytes:

@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.sink.rows import INCREMENT, NO_BYTES, IntArray, Rows, decimal, piece
+from spark_jetstream.protocol.wire import as_arrow
+from spark_jetstream.sink.rows import INCREMENT, NOTHING, IntArray, Rows, decimal, lengths, piece
 
 _CR_LF = b"\r\n"
 _VERSION = b"NATS/1.0\r\n"
-_PUB, _HPUB, _BLANK, _LINE_END, _NOTHING = (piece(part) for part in (b"PUB ", b"HPUB ", b" ", _CR_LF, NO_BYTES))
+_PUB, _HPUB, _BLANK, _LINE_END = (piece(part) for part in (b"PUB ", b"HPUB ", b" ", _CR_LF))
 _FRONT = piece(_CR_LF + _VERSION)
 
 
@@ -51,10 +52,10 @@ def _own_lines(rows: Rows, ids: pa.BinaryArray | None, stream: str | None) -> pa
     before = piece(expected)
     if expected and pc.any(counting := pc.starts_with(rows.lines, INCREMENT)).as_py():
         # A server refuses an increment with this header (error 10171). The acknowledgement names the stream.
-        before = pc.if_else(counting, _NOTHING, before)
+        before = pc.if_else(counting, NOTHING, before)
     if ids is None:
         return before if isinstance(before, pa.Array) else expected
-    named = pc.binary_join_element_wise(before, piece(b"Nats-Msg-Id: "), ids, _LINE_END, _NOTHING)
+    named = pc.binary_join_element_wise(before, piece(b"Nats-Msg-Id: "), ids, _LINE_END, NOTHING)
     return pc.coalesce(named, before) if named.null_count else named
 
 
@@ -73,21 +74,21 @@ def encode(
         edges = np.concatenate(([0], rows.ends))
         at = np.repeat(edges[:-1], np.diff(edges))
         number = first_number + np.searchsorted(edges, at)
-        parts = [piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()), decimal(pa.array(number))]
-        parts += [piece(b"\r\nNats-Batch-Sequence: "), decimal(pa.array(np.arange(1, count + 1) - at))]
-        last = pa.array(np.isin(np.arange(1, count + 1), edges))
-        parts += [pc.if_else(last, piece(b"\r\nNats-Batch-Commit: 1\r\n"), _LINE_END), _NOTHING]
+        parts = [piece(f"Nats-Batch-Id: {inbox.rpartition('.')[2]}.".encode()), decimal(as_arrow(number))]
+        parts += [piece(b"\r\nNats-Batch-Sequence: "), decimal(as_arrow(np.arange(1, count + 1) - at))]
+        last = as_arrow(np.isin(np.arange(1, count + 1), edges))
+        parts += [pc.if_else(last, piece(b"\r\nNats-Batch-Commit: 1\r\n"), _LINE_END), NOTHING]
         rows = replace(rows, lines=pc.binary_join_element_wise(rows.lines, *parts))
     own = _own_lines(rows, ids, stream)
-    line_size = _sizes(rows.lines)
-    own_size = len(own) if isinstance(own, bytes) else _sizes(own)
+    line_size = lengths(rows.lines)
+    own_size = len(own) if isinstance(own, bytes) else lengths(own)
     headed = own_size + line_size > 0
     head_size = np.where(headed, len(_VERSION) + own_size + line_size + len(_CR_LF), 0)
-    size = head_size + _sizes(rows.data)
+    size = head_size + lengths(rows.data)
     if shared:
         parts = [rows.subject, piece(f" {inbox}.{first_number} ".encode())]
     else:
-        parts = [rows.subject, piece(f" {inbox}.".encode()), decimal(pa.array(number)), _BLANK]
+        parts = [rows.subject, piece(f" {inbox}.".encode()), decimal(as_arrow(number)), _BLANK]
     if not headed.any():
         parts = [_PUB, *parts, _number(size), _LINE_END]
     elif headed.all():
@@ -95,29 +96,24 @@ def encode(
         parts += [piece(_CR_LF + _VERSION + own)] if isinstance(own, bytes) else [_FRONT, own]
         parts += [rows.lines, _LINE_END] if line_size.any() else [_LINE_END]
     else:
-        has = pa.array(headed)
+        has = as_arrow(headed)
 
         def where(part: Any) -> pa.BinaryArray:
-            return pc.if_else(has, part, _NOTHING)
+            return pc.if_else(has, part, NOTHING)
 
-        parts = [pc.if_else(has, _HPUB, _PUB), *parts, where(decimal(pa.array(head_size))), where(_BLANK)]
+        parts = [pc.if_else(has, _HPUB, _PUB), *parts, where(decimal(as_arrow(head_size))), where(_BLANK)]
         parts += [_number(size), _LINE_END, where(piece(_VERSION))]
         parts += [piece(own) if isinstance(own, bytes) else own, rows.lines, where(_LINE_END)]
-    joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, _NOTHING)
+    joined = pc.binary_join_element_wise(*parts, rows.data, _LINE_END, NOTHING)
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32, count + 1).astype(np.int64)
     if rows.ends is not None:
         bounds, size = bounds[edges], np.maximum.reduceat(size, edges[:-1])
-    return Encoded(data or NO_BYTES, bounds, size, first_number, shared)
-
-
-def _sizes(array: pa.BinaryArray) -> IntArray:
-    lengths: IntArray = pc.binary_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
-    return lengths
+    return Encoded(data or b"", bounds, size, first_number, shared)
 
 
 def _number(values: IntArray) -> Any:
     """Sizes as digits: one constant if they are all the same, which is frequent."""
     if len(values) and (values == values[0]).all():
         return piece(b"%d" % values[0])
-    return decimal(pa.array(values))
+    return decimal(as_arrow(values))

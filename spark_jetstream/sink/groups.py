@@ -10,11 +10,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.buckets.kv import EXPECTED
-from spark_jetstream.sink.rows import GROUP, IntArray, RefusedRow, Rows, shown_bytes
+from spark_jetstream.protocol.wire import as_vector
+from spark_jetstream.sink.rows import GROUP, IntArray, RefusedRow, Rows, flags, lengths, shown_bytes
 
 _LARGEST = 1000  # rows of a group: no server takes more messages in a batch (ADR-50)
 _EXPECTS = f"(?m)^{EXPECTED}:"
@@ -26,6 +28,11 @@ def group_names(rows: Rows) -> pa.BinaryArray:
     return pc.struct_field(pc.extract_regex(rows.lines, _NAME), "name")
 
 
+def _codes(rows: Rows) -> npt.NDArray[np.int32]:
+    """Return a number for the group of each row, all of which have one."""
+    return as_vector(group_names(rows).dictionary_encode().indices)
+
+
 def whole_groups(held: Sequence[Rows], most: int, size: int) -> Iterator[Rows]:
     """Yield the rows in whole groups: about `most` rows, or `size` bytes, at a time, and never a part of a group."""
     subject, data, lines = (pa.concat_arrays([vars(one)[key] for one in held]) for key in ("subject", "data", "lines"))
@@ -33,9 +40,9 @@ def whole_groups(held: Sequence[Rows], most: int, size: int) -> Iterator[Rows]:
     starts = np.cumsum([0, *map(len, held)]).tolist()
     faults = {start + at: why for start, part in zip(starts, held, strict=False) for at, why in part.faults.items()}
     rows = Rows(np.concatenate([part.number for part in held]), subject, data, lines, msg_id, faults)
-    codes = group_names(rows).dictionary_encode().indices.to_numpy()
+    codes = _codes(rows)
     order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
-    sizes = np.stack([pc.binary_length(one).to_numpy() for one in (subject, data, lines)]).sum(axis=0, dtype=np.int64)
+    sizes = lengths(subject) + lengths(data) + lengths(lines)
     cuts = ends[np.flatnonzero(np.diff(ends // most + np.cumsum(sizes[order])[ends - 1] // size, append=-1))]
     for begin, end in pairwise([0, *cuts.tolist()]):
         yield rows.take(order[begin:end])
@@ -46,9 +53,9 @@ def sorted_out(rows: Rows, missing: IntArray) -> tuple[list[RefusedRow], Rows]:
 
     `rows` are whole groups with their ids, and `missing` the numbers of the rows that no earlier attempt has stored.
     """
-    edges = np.flatnonzero(np.diff(group_names(rows).dictionary_encode().indices, prepend=-1, append=-1)).tolist()
+    edges = np.flatnonzero(np.diff(_codes(rows), prepend=-1, append=-1)).tolist()
     ids = [None] * len(rows) if rows.msg_id is None else rows.msg_id.to_pylist()
-    expecting = frozenset(np.flatnonzero(pc.match_substring_regex(rows.lines, _EXPECTS)).tolist())
+    expecting = frozenset(np.flatnonzero(flags(pc.match_substring_regex(rows.lines, _EXPECTS))).tolist())
     refused, kept, ends = list[RefusedRow](), list[int](), list[int]()
     for at in map(range, edges, edges[1:]):
         left, fault = int(np.isin(rows.number[at], missing).sum()), next(filter(rows.faults.get, at), None)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,17 +17,22 @@ from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, OPERATIONS, 
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
+from spark_jetstream.protocol.wire import as_arrow, as_vector
 from spark_jetstream.sink.rows import (
     BYTES,
-    NO_BYTES,
+    NOTHING,
     NUMBER,
     TEXT,
     TIME,
     Columns,
     IntArray,
+    Mask,
     Rows,
     Types,
     as_bytes,
+    binaries,
+    flags,
+    lengths,
     note,
     piece,
     shown_bytes,
@@ -37,11 +41,12 @@ from spark_jetstream.sink.rows import (
 
 _PUT, _DELETE, _PURGE, _UNKNOWN = range(4)
 _OPERATIONS = {b"PUT": _PUT, b"DELETE": _DELETE, b"PURGE": _PURGE}
-# A list, not an Arrow array: making one imports pandas if it is installed, which most of Spark's processes never need.
-_OPERATION_LINES = [
-    "".join(f"{header}: {value}\r\n" for header, value in headers.items()).encode()
-    for headers in (*(OPERATION_HEADERS[name] for name in OPERATIONS), {})
-]
+_OPERATION_LINES = binaries(
+    [
+        "".join(f"{header}: {value}\r\n" for header, value in headers.items()).encode()
+        for headers in (*(OPERATION_HEADERS[name] for name in OPERATIONS), {})
+    ]
+)
 _GOOD_KEY = r"^[-/_=A-Za-z0-9]+(\.[-/_=A-Za-z0-9]+)*\z"
 _EXPECTED_LINE = re.compile(rb"^%b: (\d+)\r\n" % EXPECTED.encode(), re.MULTILINE)
 
@@ -75,32 +80,31 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, prefix: str, first_number: 
     key = as_bytes(given["key"])
     _check_keys(key, MAX_SUBJECT - len(prefix), faults)
     data = as_bytes(given["value"])
-    lines = repeated(NO_BYTES, count)
+    lines = repeated(b"", count)
     if "operation" in given:
         operations = _operations(as_bytes(given["operation"]), faults)
         if (operations != _PUT).any():
-            lines = pa.array(_OPERATION_LINES, pa.binary()).take(pa.array(operations))
+            lines = _OPERATION_LINES.take(as_arrow(operations))
             # A row with an unknown operation keeps its value: its dead letter shows it.
-            removed = pa.array((operations == _DELETE) | (operations == _PURGE))
-            data = pc.if_else(removed, piece(NO_BYTES), data)
+            removed = as_arrow((operations == _DELETE) | (operations == _PURGE))
+            data = pc.if_else(removed, NOTHING, data)
         if history and "ttl" in given:
             # When the mark expires, the value before it is the key's again.
-            mortal = pc.and_(pa.array(operations == _DELETE), pc.not_equal(given["ttl"], "never"))
+            mortal = pc.and_(as_arrow(operations == _DELETE), pc.not_equal(as_bytes(given["ttl"]), piece(b"never")))
             note(faults, mortal, "operation DELETE can have no ttl in a bucket that keeps older revisions: use PURGE")
     note(faults, pc.is_null(data), "column value is null, which only a row with operation DELETE or PURGE may be")
     lines = with_ttl_and_expected(lines, given, "expected_revision", faults)
-    subject = pc.binary_join_element_wise(piece(prefix.encode()), pc.fill_null(key, NO_BYTES), piece(NO_BYTES))
+    subject = pc.binary_join_element_wise(piece(prefix.encode()), pc.fill_null(key, NOTHING), NOTHING)
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
-    return Rows(numbers, subject, pc.fill_null(data, NO_BYTES), lines, None, faults)
+    return Rows(numbers, subject, pc.fill_null(data, NOTHING), lines, None, faults)
 
 
 def _check_keys(key: pa.BinaryArray, most: int, faults: dict[int, str]) -> None:
     """Note the rows with an invalid key, or one of more than `most` bytes."""
     note(faults, pc.is_null(key), "column key is null")
     # Bytes that are not UTF-8 do not match either: a key is ASCII.
-    doubtful = pc.or_(pc.invert(pc.match_substring_regex(key, _GOOD_KEY)), pc.greater(pc.binary_length(key), most))
-    flags = pc.fill_null(doubtful, False).to_numpy(zero_copy_only=False)
-    for index in np.flatnonzero(flags).tolist():
+    doubtful = flags(pc.invert(pc.match_substring_regex(key, _GOOD_KEY))) | (lengths(key) > most)
+    for index in np.flatnonzero(doubtful).tolist():
         value = key[index].as_py()
         problem = key_fault(value.decode("utf-8", "replace"))
         long = f"its key has {len(value)} bytes, more than {most}"
@@ -109,10 +113,10 @@ def _check_keys(key: pa.BinaryArray, most: int, faults: dict[int, str]) -> None:
 
 def _operations(operation: pa.BinaryArray, faults: dict[int, str]) -> IntArray:
     """Return the operation of each row, and note unknown ones. Looks at each distinct word once."""
-    coded = operation.dictionary_encode()
-    distinct: list[bytes] = coded.dictionary.to_pylist()
-    kinds = np.array([_OPERATIONS.get(word.upper(), _UNKNOWN) for word in distinct] + [_PUT], np.int64)
-    codes = pc.fill_null(coded.indices, len(distinct)).to_numpy(zero_copy_only=False)
+    coded = operation.dictionary_encode("encode")
+    distinct: list[bytes | None] = coded.dictionary.to_pylist()
+    kinds = np.array([_PUT if word is None else _OPERATIONS.get(word.upper(), _UNKNOWN) for word in distinct], np.int64)
+    codes = as_vector(coded.indices)
     operations: IntArray = kinds[codes]
     for index in np.flatnonzero(operations == _UNKNOWN).tolist():
         word = shown_bytes(distinct[codes[index]])
@@ -136,14 +140,14 @@ def is_marker(headers: bytes) -> bool:
     return operation(block_headers(headers)) != OPERATIONS[PUT]
 
 
-def rounds(subject: pa.BinaryArray, alone: npt.NDArray[np.bool_] | None = None) -> Iterator[IntArray]:
+def rounds(subject: pa.BinaryArray, alone: Mask | None = None) -> Iterator[IntArray]:
     """Yield the indices of rows in rounds: each round has a subject once, and each subject has its rows in their order.
 
     With `alone` only the marked rows must have their subject for themselves: others with the same one share a round.
     Without equal subjects there is one round with all rows; without rows there is none.
     """
     coded = subject.dictionary_encode()
-    codes = coded.indices.to_numpy(zero_copy_only=False)
+    codes = as_vector(coded.indices)
     if len(coded.dictionary) == len(codes):
         yield from [np.arange(len(codes))] if len(codes) else ()
         return

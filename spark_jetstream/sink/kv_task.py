@@ -27,9 +27,10 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.hashing import Hashes, HashMap
+from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rows import RefusedRow, Rows
+from spark_jetstream.sink.rows import RefusedRow, Rows, binaries
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.sink.window import InFlight
@@ -75,7 +76,7 @@ class _KeyWriter(TaskWriter):
         # Rows that wait for each other need each answer at once: reading answers by the thousand is a few ms late.
         self.publisher.paced = whole
         for at in turns:
-            turn, turn_ids = (rows, ids) if whole else (rows.take(at), None if ids is None else ids.take(pa.array(at)))
+            turn, turn_ids = (rows, ids) if whole else (rows.take(at), None if ids is None else ids.take(as_arrow(at)))
             subjects = turn.subject.to_pylist()
             self._settle_answered()
             # No row with one of these subjects may be in flight.
@@ -145,7 +146,7 @@ class _KeyWriter(TaskWriter):
             super().refused(lost)
         for row, revision in again:
             one = _with_lines(row, expecting(self._creating[row.number], revision))
-            ids = None if row.message_id is None else pa.array([row.message_id], pa.binary())
+            ids = None if row.message_id is None else binaries([row.message_id])
             self._publish(one.rows, ids, [row.raw_subject], self.publisher.totals)
 
     def _may_create(self, number: int, lines: bytes, last: RawMessage | None) -> bool:
@@ -176,4 +177,4 @@ def _hashes(subjects: Sequence[bytes]) -> Hashes:
 
 def _with_lines(row: RefusedRow, lines: bytes) -> RefusedRow:
     one = row.rows.take(np.array([row.index]))
-    return replace(row, rows=replace(one, lines=pa.array([lines], pa.binary())), index=0)
+    return replace(row, rows=replace(one, lines=binaries([lines])), index=0)

@@ -48,9 +48,11 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.conventions import SCHEDULED_ID, ledger_label
 from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
+from spark_jetstream.protocol.wire import as_vector
 from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.rows import binaries
 from spark_jetstream.streams.lookup import next_message, streams_of
 from spark_jetstream.streams.pull import PullSettings, read_range
 
@@ -66,7 +68,7 @@ FORGOTTEN = 86400.0
 _LEASE = 2.0  # seconds
 _STRAGGLERS = 60.0  # seconds for which a stream may still store what an earlier attempt has sent
 _TRIES = 20
-_ID_HEADERS = [b"Nats-Msg-Id", SCHEDULED_ID.encode()]
+_ID_HEADERS = binaries([b"Nats-Msg-Id", SCHEDULED_ID.encode()])
 
 _Places = dict[bytes, int]  # sequences in a stream by message id
 
@@ -332,8 +334,8 @@ class Ledger:
             # As bytes: an id need not be UTF-8.
             entries = decode_headers(frames.data, frames.line_end, frames.head, raw=True)
             parents = pc.list_parent_indices(pa.ListArray.from_arrays(entries.offsets, entries.keys))
-            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=pa.array(_ID_HEADERS)))
-            rows = parents.take(chosen).to_numpy()
+            chosen = pc.indices_nonzero(pc.is_in(entries.keys, value_set=_ID_HEADERS))
+            rows = as_vector(parents.take(chosen))
             for row, values in zip(rows.tolist(), entries.items.take(chosen).to_pylist(), strict=True):
                 for message_id in values:
                     if wanted(message_id):

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
-from spark_jetstream.sink.rows import Rows, piece
+from spark_jetstream.protocol.wire import binary
+from spark_jetstream.sink.rows import NOTHING, Rows, binaries, piece
 
 _DIGEST = 12  # bytes: two different rows among 10**9 share one with a probability of 10**-11
 _ID = re.compile(rb"([0-9a-f]{%d})(?:\.(\d+))?" % (2 * _DIGEST))  # what follows the prefix; others are dead letters'
@@ -68,7 +69,7 @@ class MessageIds:
         """Add rows to `content`. Return the digests of those without a `msg_id`, one after the other."""
         # Rows with ids of their own do not count among equal ones: they may come in another order the next time.
         subject, hashes = rows.subject, np.zeros(0, np.uint64)
-        tails = pc.binary_join_element_wise(rows.lines, piece(b"\r\n"), rows.data, piece(b""))
+        tails = pc.binary_join_element_wise(rows.lines, piece(b"\r\n"), rows.data, NOTHING)
         if rows.msg_id is not None:
             missing = pc.is_null(rows.msg_id)
             subject, tails = subject.filter(missing), tails.filter(missing)
@@ -92,11 +93,11 @@ class MessageIds:
         text = digests.hex().encode()
         width = 2 * _DIGEST
         offsets = np.arange(0, len(text) + 1, width, dtype=np.int32)
-        plain = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
-        ordinals = pa.array(self._ordinals(digests), pa.binary())
-        return pc.binary_join_element_wise(piece(self.prefix), plain, ordinals, piece(b""))
+        return pc.binary_join_element_wise(
+            piece(self.prefix), binary(count, offsets, text), self._ordinals(digests), NOTHING
+        )
 
-    def _ordinals(self, digests: bytes) -> list[bytes]:
+    def _ordinals(self, digests: bytes) -> pa.BinaryArray | pa.BinaryScalar:
         """What follows the hash: nothing for the first row with it, `.1` for the second, and so on.
 
         Two different rows that share 64 bits of their hashes still have different ids. It then depends on their order
@@ -105,7 +106,6 @@ class MessageIds:
         keys = _keys(digests).copy()
         count = len(keys)
         keys[keys == 0] = 1  # the set takes 0 for 1, too
-        suffixes = [b""] * count
         order = np.argsort(keys, kind="stable")
         ranked = keys[order]
         first = np.concatenate((np.ones(min(count, 1), np.bool_), ranked[1:] != ranked[:-1]))
@@ -113,11 +113,14 @@ class MessageIds:
         again = np.zeros(count, np.bool_)
         again[heads] = self._seen.add(keys[heads])
         again[order[~first]] = True
+        if not again.any():
+            return NOTHING
+        suffixes = [b""] * count
         for index in np.flatnonzero(again).tolist():
             digest = digests[index * _DIGEST : (index + 1) * _DIGEST]
             number = self._repeats[digest] = self._repeats.get(digest, 0) + 1
             suffixes[index] = b".%d" % number
-        return suffixes
+        return binaries(suffixes)
 
 
 def _keys(digests: bytes) -> Hashes:

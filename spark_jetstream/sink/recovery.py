@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
-import pyarrow as pa
 
 from spark_jetstream.buckets.kv import last_revision
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import stream_info
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol.pub_ack import Outcome, Refusal
+from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.rows import INCREMENT, RefusedRow
@@ -60,7 +60,7 @@ class Recovery:
             portion = flight.portion
             if portion.ids is not None:
                 at = np.flatnonzero(flight.waiting)
-                last = pa.array(at if portion.rows.ends is None else portion.rows.ends[at] - 1)
+                last = as_arrow(at if portion.rows.ends is None else portion.rows.ends[at] - 1)
                 ids, subjects = (column.take(last).to_pylist() for column in (portion.ids, portion.rows.subject))
                 waiting += [(flight, index) for index in at.tolist()]
                 rows += [(*named, portion.stream) for named in zip(ids, subjects, strict=True)]

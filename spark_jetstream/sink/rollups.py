@@ -20,14 +20,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.sink.kv import rounds
-from spark_jetstream.sink.rows import IntArray, Rows, with_header
+from spark_jetstream.sink.rows import IntArray, Mask, Rows, flags, with_header, without
 from spark_jetstream.sink.window import InFlight
 
 # Header lines of rows, as patterns.
@@ -61,8 +60,9 @@ class Rollups:
         """Return the rows, those with a schedule with a header that has their message id."""
         if ids is None:
             return rows
-        ids = pc.if_else(pa.array(_having(rows, _SCHEDULE)), ids, pa.scalar(None, pa.binary()))
-        return replace(rows, lines=with_header(rows.lines, SCHEDULED_ID.encode(), ids))
+        return replace(
+            rows, lines=with_header(rows.lines, SCHEDULED_ID.encode(), without(ids, ~_having(rows, _SCHEDULE)))
+        )
 
     def turns(self, rows: Rows) -> Iterator[IntArray]:
         """Yield the indices of rows in turns: those of one may be in flight together."""
@@ -95,6 +95,6 @@ class Rollups:
         return np.flatnonzero(early)
 
 
-def _having(rows: Rows, line: str) -> npt.NDArray[np.bool_]:
+def _having(rows: Rows, line: str) -> Mask:
     """Mark the rows with a header line that begins so."""
-    return np.asarray(pc.match_substring_regex(rows.lines, f"(?m)^{line}").to_numpy(zero_copy_only=False), np.bool_)
+    return flags(pc.match_substring_regex(rows.lines, f"(?m)^{line}"))

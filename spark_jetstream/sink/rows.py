@@ -16,9 +16,11 @@ from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.conventions import ATOMIC_GROUP, SCHEDULED_ID
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
+from spark_jetstream.protocol.wire import as_arrow, as_vector, binary
 from spark_jetstream.schema import closest_column
 
 IntArray = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 Types = Mapping[str, tuple[str, ...]]
 TEXT, BYTES, NUMBER, TIME = ("string",), ("binary", "string"), ("bigint",), ("timestamp",)
@@ -51,11 +53,17 @@ _PAIRS = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("sc
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
 _BLANK_OR_CONTROL = r"[\x00-\x20\x7f]"
+_NO_VALUE = rf"^\z|{_BLANK_OR_CONTROL}"
 _INTEGER = r"^[+-]?[0-9]+$"
 _BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
 _NO_SCHEDULE = r"^ *\z|[\x00-\x1f\x7f]"
+_ROLLUP = r"^(sub|all)\z"
 
-NO_BYTES = b""
+# Parts of expressions. Numbers and bytes of Python, `pa.scalar`, `pa.array` and `to_numpy` would make pyarrow import
+# pandas, in which Spark looks for garbage after each task.
+NOTHING = repeated(b"", 1)[0]
+ZERO = as_arrow(np.zeros(1, np.int32))[0]
+_FALSE = as_arrow(np.zeros(1, np.bool_))[0]
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,7 @@ class Rows:
 
     def take(self, indices: IntArray) -> Rows:
         """Return the rows with these indices, no index twice, without `ends`."""
-        pick = pa.array(indices)
+        pick = as_arrow(indices)
         subject, data, lines = (part.take(pick) for part in (self.subject, self.data, self.lines))
         msg_id = None if self.msg_id is None else self.msg_id.take(pick)
         kept = {int(old): new for new, old in enumerate(indices)} if self.faults else {}
@@ -234,7 +242,7 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     else:
         subject = as_bytes(given["subject"])
         _check_subjects(subject, faults)
-    lines = repeated(NO_BYTES, count)
+    lines = repeated(b"", count)
     left_out: dict[bytes, int] = {}
     if "headers" in given:
         lines, left_out = header_lines(given["headers"], faults)
@@ -246,8 +254,8 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
         lines = with_header(lines, ATOMIC_GROUP.encode(), header_values(given["atomic_group"], "atomic_group", faults))
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
-    data = pc.fill_null(data, NO_BYTES)
-    return Rows(numbers, pc.fill_null(subject, NO_BYTES), data, lines, msg_id, faults, left_out)
+    data = pc.fill_null(data, NOTHING)
+    return Rows(numbers, pc.fill_null(subject, NOTHING), data, lines, msg_id, faults, left_out)
 
 
 def header_lines(headers: pa.Array, faults: dict[int, str]) -> tuple[pa.BinaryArray, dict[bytes, int]]:
@@ -257,32 +265,31 @@ def header_lines(headers: pa.Array, faults: dict[int, str]) -> tuple[pa.BinaryAr
     end in a value) is left out, and noted in `faults` by row.
     """
     count = len(headers)
-    if headers.null_count:
-        # A null map may have entries in the child array.
-        headers = pc.if_else(pc.is_valid(headers), headers, pa.scalar([], headers.type))
-    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    base = int(offsets[0]) if count else 0
+    given = np.flatnonzero(as_vector(headers.is_valid()))
+    headers = headers.drop_null()  # a null map may have entries in the child array
+    offsets = as_vector(headers.offsets).astype(np.int64)
+    base = int(offsets[0]) if len(given) else 0
     sizes = np.diff(offsets)
     total = int(sizes.sum())
     names = as_bytes(headers.keys.slice(base, total))
     values = headers.items.slice(base, total)
-    row = np.repeat(np.arange(count), sizes)
+    row = np.repeat(given, sizes)
     allowed, left_out = _allowed(names, row, faults)
     if not allowed.all():
-        names, values, row = names.filter(pa.array(allowed)), values.filter(pa.array(allowed)), row[allowed]
+        names, values, row = names.filter(as_arrow(allowed)), values.filter(as_arrow(allowed)), row[allowed]
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         note(faults, pc.is_null(values), "column headers holds a null list of values", row)
-        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = as_vector(pc.coalesce(pc.list_value_length(values), ZERO))
         parents = np.repeat(np.arange(len(row)), counts)
-        names, row = names.take(pa.array(parents)), row[parents]
+        names, row = names.take(as_arrow(parents)), row[parents]
         values = pc.list_flatten(values)
     values = as_bytes(values)
     bad = note(faults, pc.is_null(values), "column headers holds a null value", row)
     bad |= note(faults, pc.match_substring_regex(values, _CR_OR_LF), "a value in column headers holds a line end", row)
     if bad.any():
-        good = pa.array(~bad)
+        good = as_arrow(~bad)
         names, values, row = names.filter(good), values.filter(good), row[~bad]
-    lines = pc.binary_join_element_wise(names, piece(b": "), values, piece(b"\r\n"), piece(NO_BYTES))
+    lines = pc.binary_join_element_wise(names, piece(b": "), values, piece(b"\r\n"), NOTHING)
     return _grouped(lines, np.searchsorted(row, np.arange(count + 1))), left_out
 
 
@@ -292,7 +299,7 @@ def _allowed(
     """Mark the headers that may be written, note invalid names, and return `Rows.left_out`, all by distinct names."""
     coded = names.dictionary_encode()
     distinct: list[bytes] = coded.dictionary.to_pylist()
-    codes = coded.indices.to_numpy(zero_copy_only=False)
+    codes = as_vector(coded.indices)
     bad = np.array([not _HEADER_NAME.fullmatch(name) for name in distinct], np.bool_)
     drop = np.array([bool(SERVER_HEADERS.fullmatch(name)) for name in distinct], np.bool_)
     if bad.any():
@@ -311,28 +318,26 @@ def _grouped(lines: pa.BinaryArray, bounds: IntArray) -> pa.BinaryArray:
     """Join neighbours without a copy: element i of the result is lines[bounds[i]:bounds[i+1]]."""
     _, offsets, content = lines.buffers()
     ends = np.frombuffer(offsets, np.int32, len(lines) + 1) if len(lines) else np.zeros(1, np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), len(bounds) - 1, [None, pa.py_buffer(ends[bounds]), content or pa.py_buffer(NO_BYTES)]
-    )
+    return binary(len(bounds) - 1, ends[bounds], content or b"")
 
 
 def header_values(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
     """Return the values of a column that becomes a header; invalid ones are noted, and null in the result."""
     values = as_bytes(values)
-    broken = pc.or_(pc.equal(pc.binary_length(values), 0), pc.match_substring_regex(values, _BLANK_OR_CONTROL))
+    broken = pc.match_substring_regex(values, _NO_VALUE)
     bad = note(faults, broken, f"column {column} is empty or holds a blank or a control character")
     return without(values, bad)
 
 
-def without(values: pa.Array, bad: npt.NDArray[np.bool_]) -> pa.Array:
+def without(values: pa.Array, bad: Mask) -> pa.Array:
     """Return `values` with null in place of the bad ones."""
-    return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values) if bad.any() else values
+    return pc.if_else(as_arrow(bad), pa.nulls(1, values.type)[0], values) if bad.any() else values
 
 
 def with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
     """Add a header line to the rows whose value is not null."""
-    added = pc.binary_join_element_wise(piece(name + b": "), values, piece(b"\r\n"), piece(NO_BYTES))
-    return pc.binary_join_element_wise(lines, pc.fill_null(added, NO_BYTES), piece(NO_BYTES))
+    added = pc.binary_join_element_wise(piece(name + b": "), values, piece(b"\r\n"), NOTHING)
+    return pc.binary_join_element_wise(lines, pc.fill_null(added, NOTHING), NOTHING)
 
 
 def with_ttl_and_expected(
@@ -342,7 +347,7 @@ def with_ttl_and_expected(
     if "ttl" in given:
         lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
     if expected in given:
-        bad = note(faults, pc.less(given[expected], 0), f"column {expected} is negative")
+        bad = note(faults, pc.less(given[expected], ZERO), f"column {expected} is negative")
         sequences = decimal(without(given[expected], bad))
         lines = with_header(lines, b"Nats-Expected-Last-Subject-Sequence", sequences)
     return lines
@@ -353,16 +358,16 @@ def _with_increments(
 ) -> pa.BinaryArray:
     """Put the header line of column `incr` before the others. Rows that a server would refuse are noted (ADR-49)."""
     values = decimal(given["incr"])
-    bad = pc.fill_null(pc.invert(pc.match_substring_regex(values, _INTEGER)), False).to_numpy(zero_copy_only=False)
+    bad = flags(pc.invert(pc.match_substring_regex(values, _INTEGER)))
     for at in np.flatnonzero(bad):
         faults.setdefault(int(at), f"column incr is {shown_bytes(values[at].as_py())}, which is no integer")
     others = [name for name in ("ttl", "expected_last_subject_sequence", "schedule", "rollup") if name in given]
-    beside = {"data": pc.greater(pc.binary_length(data), 0)} | {name: pc.is_valid(given[name]) for name in others}
+    beside = {"data": pc.greater(pc.binary_length(data), ZERO)} | {name: pc.is_valid(given[name]) for name in others}
     for name, there in beside.items():
         both = pc.and_(pc.is_valid(values), there)
         note(faults, both, f"it has column incr and column {name}: an increment of a counter can have no {name}")
-    increments = pc.binary_join_element_wise(piece(INCREMENT), without(values, bad), piece(b"\r\n"), piece(NO_BYTES))
-    return pc.binary_join_element_wise(pc.fill_null(increments, NO_BYTES), lines, piece(NO_BYTES))
+    increments = pc.binary_join_element_wise(piece(INCREMENT), without(values, bad), piece(b"\r\n"), NOTHING)
+    return pc.binary_join_element_wise(pc.fill_null(increments, NOTHING), lines, NOTHING)
 
 
 def _with_schedule_and_rollup(
@@ -377,13 +382,13 @@ def _with_schedule_and_rollup(
             broken = note(faults, pc.match_substring_regex(values, _NO_SCHEDULE), "column schedule is no schedule")
         elif column == "rollup":
             values = as_bytes(given[column])
-            known = pc.is_in(values, value_set=pa.array([b"sub", b"all", None], pa.binary()))
+            known = pc.match_substring_regex(values, _ROLLUP)
             broken = note(faults, pc.invert(known), "column rollup must be sub or all, or null")
         else:
             timed = pc.is_valid(given["schedule"])
             if column == "schedule_target":
                 note(faults, pc.and_not(timed, pc.is_valid(given[column])), f"column {column} is null, unlike schedule")
-            broken = pc.invert(timed).to_numpy(zero_copy_only=False)
+            broken = as_vector(pc.invert(timed))
             values = header_values(without(given[column], broken), column, faults)
         lines = with_header(lines, header, without(values, broken))
     return lines
@@ -392,19 +397,18 @@ def _with_schedule_and_rollup(
 def _schedules(values: pa.Array) -> pa.BinaryArray:
     """Return schedules as the server reads them: `@at` before a time, which a timestamp is in UTC."""
     if pa.types.is_timestamp(values.type):
-        utc = pc.replace_substring(values.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
-        values = pc.binary_join_element_wise(utc, "Z", "")
+        values = values.cast(pa.timestamp("us")).cast(pa.string())
+        return pc.replace_substring_regex(as_bytes(values), r"^(\S+) (.+)", r"@at \1T\2Z")
     return pc.replace_substring_regex(as_bytes(values), r"^(\d{4}-\d\d-\d\dT)", r"@at \1")
 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
     """Note the rows with an invalid subject. Looks at each distinct subject once."""
-    note(faults, pc.is_null(subject), "column subject is null")
-    coded = subject.dictionary_encode()
-    # The last one is for null.
-    reasons = [*map(subject_fault, coded.dictionary.to_pylist()), None]
+    coded = subject.dictionary_encode("encode")
+    distinct = coded.dictionary.to_pylist()
+    reasons = ["column subject is null" if one is None else subject_fault(one) for one in distinct]
     if any(reasons):
-        for index, code in enumerate(pc.fill_null(coded.indices, len(reasons) - 1).to_pylist()):
+        for index, code in enumerate(coded.indices.to_pylist()):
             reason = reasons[code]
             if reason is not None:
                 faults.setdefault(index, reason)
@@ -433,12 +437,23 @@ def shown_bytes(text: bytes) -> str:
     return repr(text[:80].decode("utf-8", "replace"))
 
 
-def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> npt.NDArray[np.bool_]:
+def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> Mask:
     """Note a reason for the bad rows, unless they have one already. Return the flags of `bad`."""
-    flags: npt.NDArray[np.bool_] = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)
-    for at in np.flatnonzero(flags):
+    marked = flags(bad)
+    for at in np.flatnonzero(marked):
         faults.setdefault(int(at if row is None else row[at]), reason)
-    return flags
+    return marked
+
+
+def flags(values: pa.BooleanArray) -> Mask:
+    """Return flags as a vector, null as false."""
+    return as_vector(pc.coalesce(values, _FALSE))
+
+
+def lengths(values: pa.Array) -> IntArray:
+    """Return how many bytes each text or binary value has, null none."""
+    sizes = pc.binary_length(values)
+    return as_vector(pc.coalesce(sizes, ZERO) if sizes.null_count else sizes).astype(np.int64)
 
 
 def decimal(values: pa.Array) -> pa.BinaryArray:
@@ -448,9 +463,14 @@ def decimal(values: pa.Array) -> pa.BinaryArray:
 
 def piece(value: bytes) -> pa.Scalar:
     """Return a constant part of a joined array."""
-    # Not `pa.scalar`, which imports pandas: readers and commands import this module too.
-    bounds = pa.py_buffer(np.array([0, len(value)], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(value)])[0]
+    return repeated(value, 1)[0]
+
+
+def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
+    """Return a binary array of these values."""
+    ends = np.cumsum([0, *(len(value or b"") for value in values)])
+    array = binary(len(values), ends.astype(np.int32), b"".join(value or b"" for value in values))
+    return without(array, np.array([value is None for value in values], np.bool_))
 
 
 def as_bytes(array: pa.Array) -> pa.BinaryArray:

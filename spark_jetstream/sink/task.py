@@ -9,13 +9,13 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DeliveryError, JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM
+from spark_jetstream.protocol.wire import as_arrow, as_vector
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.groups import group_names, sorted_out, whole_groups
 from spark_jetstream.sink.ledger import Ledger
@@ -23,7 +23,17 @@ from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rollups import Rollups
-from spark_jetstream.sink.rows import COMMAND_COLUMNS, COMMANDS, Columns, RefusedRow, Rows, SinkColumns, rows_of
+from spark_jetstream.sink.rows import (
+    COMMAND_COLUMNS,
+    COMMANDS,
+    Columns,
+    RefusedRow,
+    Rows,
+    SinkColumns,
+    binaries,
+    lengths,
+    rows_of,
+)
 from spark_jetstream.sink.target import Target
 
 _HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many
@@ -162,7 +172,7 @@ class TaskWriter:
     def _send_in_turn(self, rollups: Rollups, rows: Rows, ids: pa.BinaryArray | None) -> None:
         """Send rows, and wait for their answers wherever one of them may remove another."""
         for at in rollups.turns(rows):
-            turn, turn_ids = rows.take(at), None if ids is None else ids.take(pa.array(at))
+            turn, turn_ids = rows.take(at), None if ids is None else ids.take(as_arrow(at))
             counted = self.publisher.totals
             while len(turn):
                 flight = self.publisher.publish(turn, turn_ids, self._target.stream, counted)
@@ -192,8 +202,8 @@ class TaskWriter:
             # The server looks for the id of a roll-up that there is not before it refuses it, and never stores it
             # (nats-server: server/jetstream_batching.go, checkMsgHeadersPreClusteredProposal).
             lines, nothing = (repeated(text, len(known)) for text in (b"Nats-Rollup: none\r\n", b""))
-            rows = Rows(np.arange(len(known)), pa.array([row.raw_subject for row in known]), nothing, lines, None)
-            ids = pa.array([row.message_id for row in known], pa.binary())
+            rows = Rows(np.arange(len(known)), binaries([row.raw_subject for row in known]), nothing, lines, None)
+            ids = binaries([row.message_id for row in known])
             flight = self.publisher.publish(rows, ids, self._target.stream, Totals())
             while self.publisher.flush():
                 continue
@@ -239,12 +249,13 @@ class TaskWriter:
         if "atomic_group" in self._columns.names:
             names = group_names(rows)
             self._groups.update(names.drop_null().unique().to_pylist())
-            grouped = rows.take(np.flatnonzero(names.is_valid()))
+            named = as_vector(names.is_valid())
+            grouped = rows.take(np.flatnonzero(named))
             self._held.append(grouped)
             self._held_bytes += grouped.data.nbytes + grouped.lines.nbytes
             if self._held_bytes > _HELD:
                 raise DeliveryError("rows with an atomic_group have more than 1 GiB in a task: use more partitions")
-            rows = rows.take(np.flatnonzero(names.is_null()))
+            rows = rows.take(np.flatnonzero(~named))
         if rows.faults:
             if self.message_ids is not None:
                 self.message_ids.add(rows.take(np.array(sorted(rows.faults), np.int64)))
@@ -276,7 +287,7 @@ class TaskWriter:
             refused = np.flatnonzero(~captured).tolist()
             self.dispose([RefusedRow(rows, at, ids[at].as_py(), Target().no_stream, NO_STREAM) for at in refused])
             kept = np.flatnonzero(captured)
-            rows, ids = rows.take(kept), ids.take(pa.array(kept))
+            rows, ids = rows.take(kept), ids.take(as_arrow(kept))
         if not ledger.stored:
             return rows, ids
         named = zip(ids.to_pylist(), rows.subject.to_pylist(), strict=True)
@@ -285,14 +296,13 @@ class TaskWriter:
             if place is not None:
                 skipped.note_duplicate(*place)
         missing = np.array([index for index, place in enumerate(places) if place is None], np.int64)
-        return rows.take(missing), ids.take(pa.array(missing))
+        return rows.take(missing), ids.take(as_arrow(missing))
 
 
 def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.RecordBatch]:
     """Yield slices of a batch with at most `most` rows and about 4 MB of payload; a larger row is a slice by itself."""
     data = columns.of(batch).get(columns.payload, pa.nulls(batch.num_rows, pa.binary()))
-    sizes = pc.fill_null(pc.binary_length(data), 0).to_numpy(zero_copy_only=False)
-    ends = np.cumsum(sizes, dtype=np.int64)
+    ends = np.cumsum(lengths(data))
     # Headers and subjects count by their mean: they are seldom much larger in some rows than in others.
     # `nbytes` reads the first offset of an empty list, which the batches of Spark 4.0 do not have: the process crashes.
     most = max(1, min(most, _PORTION_BYTES * batch.num_rows // max(1, batch.get_total_buffer_size())))

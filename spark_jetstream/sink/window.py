@@ -17,10 +17,8 @@ from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks
 from spark_jetstream.sink.encode import Encoded, encode
 from spark_jetstream.sink.groups import of_group
 from spark_jetstream.sink.report import Totals
-from spark_jetstream.sink.rows import IntArray, RefusedRow, Rows
+from spark_jetstream.sink.rows import IntArray, Mask, RefusedRow, Rows
 from spark_jetstream.sink.target import Target
-
-Mask = npt.NDArray[np.bool_]
 
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -123,7 +124,7 @@ def test_columns_that_exclude_groups(other: str) -> None:
 
 def test_the_frames_of_two_groups() -> None:
     found = read_rows(data=[b"1", b"2", b"3"], subject=["s.a", "s.b", "s.c"], atomic_group=["x", "y", "x"])
-    (whole,) = whole_groups([found.take(slice_at) for slice_at in ([0, 1], [2])], 100, 1000)  # type: ignore[arg-type]
+    (whole,) = whole_groups([found.take(np.array(at)) for at in ([0, 1], [2])], 100, 1000)
     refused, sent = sorted_out(whole, whole.number)
     assert refused == []
     frames = encode(sent, None, None, inbox="_INBOX.abc", first_number=7)
