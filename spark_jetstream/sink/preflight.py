@@ -74,7 +74,9 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     """
     needs = frozenset(columns).intersection({*_SETTINGS, *_SERVERS})
     _check_columns(options, needs)
-    checked, bucket = _checked.get((options, needs), (None, KeyBucket()))
+    # Each write of a query with foreachBatch has a writeId of its own.
+    key = options.model_copy(update={"write_id": None}), needs
+    checked, bucket = _checked.get(key, (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
         return bucket
     # A batch write that was never checked in this process more likely names the wrong server than one that restarts. A
@@ -97,7 +99,7 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
         _check_objects(check, options.object_bucket)
     else:
         _check_subjects(check, needs)
-    _checked[options, needs] = time.monotonic(), bucket
+    _checked[key] = time.monotonic(), bucket
     return bucket
 
 

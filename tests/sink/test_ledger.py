@@ -788,6 +788,34 @@ class TestStart:
             exactly(proxy.url, stream="S", maxRetries=3)
             assert proxy.client_bytes.count(b"$JS.API.") > asked
 
+    def test_is_remembered_from_one_write_of_foreach_batch_to_the_next(
+        self, s: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each has a `writeId` of its own. In an outage the next one waits as a micro-batch does."""
+        asked: list[float] = []
+
+        def check(write_id: str) -> None:
+            times = {"connectTimeout": "7s", "retryTimeout": "77s"}
+            given = SinkOptions.from_spark(
+                {"servers": s.url, "stream": "S", "writeId": write_id, **times}, streaming=False
+            )
+
+            def reached(patience: float) -> Connection:
+                asked.append(patience)
+                return connect(given.connection, patience=patience)
+
+            check_start(reached, given)
+
+        check("batch-1")
+        assert set(asked) == {7.0}
+        asked.clear()
+        check("batch-2")
+        assert asked == []
+        monkeypatch.setattr(preflight, "_VALID", 0.0)
+        check("batch-3")
+        assert set(asked) == {77.0}
+        assert len(preflight._checked) == 1
+
     @pytest.mark.parametrize("streaming", [True, False])
     @pytest.mark.parametrize(
         ("look", "given"),
