@@ -56,8 +56,11 @@ def object_rows(batch: pa.RecordBatch, columns: ObjectColumns, first_number: int
     present = contents.is_valid().to_pylist()
     content, ends = _bytes_of(contents)
     for index in range(batch.num_rows):
-        name = names[index].as_py()
-        own_headers, wrong = _headers(None if headers is None else headers[index].as_py())
+        try:
+            name = names[index].as_py()
+            own_headers, wrong = _headers(None if headers is None else headers[index].as_py())
+        except UnicodeDecodeError:
+            name, own_headers, wrong = "?", {}, "its name, or one of its headers, is not UTF-8"
         if name:
             problem = name_fault(name) or wrong
         else:

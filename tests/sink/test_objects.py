@@ -182,6 +182,17 @@ class TestRows:
         (row,) = object_rows(batch(name=[name], content=[b"x"]), columns, 1)
         assert (row.name, said in str(row.problem)) == (name or "", True)
 
+    def test_refuses_text_that_is_not_utf8(self) -> None:
+        """Spark makes such text where bytes are cast to a string."""
+        texts = pa.array([b"gr\xfcn", b"green"], pa.binary()).view(pa.string())
+        headers = pa.MapArray.from_arrays([0, 0, 1], ["A"], texts.slice(0, 1))
+        for rows in (
+            batch(name=texts, content=[b"x"] * 2),
+            batch(name=["b", "a"], content=[b"x"] * 2, headers=headers),
+        ):
+            problems = [row.problem for row in object_rows(rows, ObjectColumns(tuple(rows.schema.names)), 1)]
+            assert sorted(map(str, problems)) == ["None", "its name, or one of its headers, is not UTF-8"]
+
 
 # -- what others read --
 
