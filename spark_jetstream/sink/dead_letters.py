@@ -37,15 +37,15 @@ def dead_letters(
     """
     data, lines, ids = [], [], []
     for row in refused:
-        payload = bytes(row.rows.data[row.index].as_py())
+        payload = row.data
         own = [
             DEAD_LETTER + b"Subject: " + _one_line(row.raw_subject),
             DEAD_LETTER + b"Reason: " + _one_line(row.reason.encode()),
             DEAD_LETTER + b"Error-Code: %d" % row.err_code,
         ]
         for line, name in ((INCREMENT, b"Incr: "), (GROUP, b"Group: ")):
-            if value := (b"\r\n" + row.lines).partition(b"\r\n" + line)[2]:
-                own.append(DEAD_LETTER + name + _one_line(value.partition(b"\r\n")[0]))
+            if value := row.rest(line):
+                own.append(DEAD_LETTER + name + _one_line(value))
         cut = DEAD_LETTER + b"Size: %d" % len(payload)
         kept = [line for line in row.lines.split(b"\r\n") if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])]
         fixed = [*own, cut]

@@ -221,6 +221,10 @@ class RefusedRow:
         """The row's own header lines."""
         return bytes(self.rows.lines[self.index].as_py())
 
+    def rest(self, line: bytes) -> bytes:
+        """Return the rest of the header line that begins with `line`, b"" if there is none."""
+        return (b"\r\n" + self.lines).partition(b"\r\n" + line)[2].partition(b"\r\n")[0]
+
     @property
     def number(self) -> int:
         """The number of the row in its task, from 1."""

@@ -26,6 +26,7 @@ from spark_jetstream.sink.rollups import Rollups
 from spark_jetstream.sink.rows import (
     COMMAND_COLUMNS,
     COMMANDS,
+    GROUP,
     Columns,
     RefusedRow,
     Rows,
@@ -207,7 +208,8 @@ class TaskWriter:
             flight = self.publisher.publish(rows, ids, self._target.stream, Totals())
             while self.publisher.flush():
                 continue
-            for _, group in groupby(zip(known, flight.sequences.tolist(), strict=True), lambda place: place[0].reason):
+            places = zip(known, flight.sequences.tolist(), strict=True)
+            for _, group in groupby(places, lambda place: place[0].rest(GROUP)):
                 some, sequences = zip(*group, strict=True)
                 if all(sequence or row.message_id is None for row, sequence in zip(some, sequences, strict=True)):
                     for sequence in sequences:

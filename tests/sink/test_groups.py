@@ -333,18 +333,19 @@ def test_an_attempt_after_one_that_died(
 def test_message_ids_of_which_the_stream_has_some(
     server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:
-    """Ids of the user's: a group of which one row is stored cannot be whole."""
+    """Ids of the user's: a group of which one row is stored cannot be whole. What errors show of the names is alike."""
     s = made(server, admin, subjects=["s.>", "dead"])
-    through = sink(server.url, delivery, deadLetterSubject="dead", maxInFlight=4)
-    first = rows(["a", "a"], msg_id=["1", "2"])
+    a, b, c, d = (f"{'g' * 80}{letter}" for letter in "abcd")
+    through = sink(server.url, delivery, deadLetterSubject="dead")
+    first = rows([a, a], msg_id=["1", "2"])
     die_after(monkeypatch, through, s, 1, first)
-    given = rows(["b", "b", "c", "c", "d", "d", "a", "a"], msg_id=["3", "2", "4", "4", "5", "6", "1", "2"])
+    given = rows([b, b, c, c, d, d, a, a], msg_id=["3", "2", "4", "4", "5", "6", "1", "2"])
     report = through.write([given])
     assert (report.stored, report.duplicates, report.dead_letters) == (4, 2, 4)
     messages = seen(s)
-    assert batches_of(messages) == {("a", 2): 1, ("d", 2): 1}
+    assert batches_of(messages) == {(a, 2): 1, (d, 2): 1}
     dead = {message.headers["Dead-Letter-Group"][0] for message in messages if message.subject == "dead"}
-    assert dead == {"b", "c"}
+    assert dead == {b, c}
 
 
 @pytest.mark.parametrize("seed", range(12))
