@@ -149,7 +149,7 @@ def no_connection_left() -> Iterator[None]:
 def quick_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease in the ledger is short, and nothing that an earlier test has checked counts."""
     monkeypatch.setattr(ledger, "_LEASE", 0.3)
-    for known in (preflight._checked, preflight._windows, preflight._warned):
+    for known in (preflight._checked, preflight._warned):
         known.clear()
 
 

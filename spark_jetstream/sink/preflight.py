@@ -6,11 +6,11 @@ what delivery exactly-once and the columns schedule and atomic_group need.
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from spark_jetstream.buckets.kv import stream_name
@@ -58,7 +58,6 @@ _NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would stor
 _SERVERS = {"incr": (2, 12, 0), "ttl": (2, 11, 0)}
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
-_windows: dict[tuple[SinkOptions, str], float] = {}
 _warned: set[tuple[str, str]] = set()
 
 
@@ -114,17 +113,15 @@ def check_interval(
     """
     if options.delivery != "deduplicated" or not batch:
         return
-    check = _Check(connect, options, options.connection.connect_timeout)
+    requests = Requests(connect, options.connection.connect_timeout)
     for name, (first, _) in streams.items():
         if (write, name) in _warned or first < 2:
             continue
         try:
-            seconds = check.interval(name, first, f"{write}.{batch - 1}.".encode())
-            if seconds is None:
+            here, earlier = (requests.call(partial(message, stream=name, sequence=at)) for at in (first, first - 1))
+            if here is None or earlier is None or not earlier.message_id.startswith(f"{write}.{batch - 1}.".encode()):
                 continue
-            window = _windows.get((options, name))
-            if window is None:
-                window = _windows[options, name] = check.requests.stream(name).duplicate_window
+            seconds, window = (here.time - earlier.time) / 1e9, requests.stream(name).duplicate_window
         except JetStreamError as error:
             log.info("cannot see how far apart the micro-batches in stream %s are: %s", name, error)
             _warned.add((write, name))
@@ -194,17 +191,9 @@ class _Check:
         if self.options.delivery != "exactly-once":
             return
         for name in names or ():
-            state = self.visible(functools.partial(self.requests.stream, name))
+            state = self.visible(partial(self.requests.stream, name))
             if state is not None:
                 refuse_unfit(state, f" (option {option})")
-
-    def interval(self, stream: str, first: int, before: bytes) -> float | None:
-        """Seconds between message `first` and the one before it, if the message id of that begins with `before`."""
-        earlier = self.requests.call(lambda connection: message(connection, stream, first - 1))
-        if earlier is None or not earlier.message_id.startswith(before):
-            return None
-        here = self.requests.call(lambda connection: message(connection, stream, first))
-        return None if here is None else (here.time - earlier.time) / 1e9
 
     def ledger(self, replicas: int) -> None:
         context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
@@ -260,7 +249,7 @@ def _check_subjects(check: _Check, needs: frozenset[str]) -> None:
     if stream is not None:
         who = "delivery exactly-once" if exactly_once else "".join(f'column "{column}"' for column in needs & _NEW)
         needed = f"{who} has to see the state of stream {stream}" if who else ""
-        info = check.visible(functools.partial(check.info, stream, "stream", f"stream {stream}"), needed)
+        info = check.visible(partial(check.info, stream, "stream", f"stream {stream}"), needed)
     if info is not None:
         _check_stream(stream_summary(info, f"read stream {stream}"), options, needs)
     check.dead_letters()

@@ -871,7 +871,10 @@ class TestStart:
         for message_id in ("q.3.0.a", "q.4.0.b", "other.4.0.c", "q.5.0.d"):
             s.send(Message(f"{s.subject}.a", b"", [("Nats-Msg-Id", message_id)]))
             wait_until(lambda: s.last_age() > SECOND // 5, "the message is old")
-        # The first batch of all, another writer in between, and a stream that is gone say nothing.
+        # A longer window, the first batch of all, another writer in between, and a stream that is gone say nothing.
+        s.update(duplicate_window=60 * SECOND)
+        check_interval(sink.connect, sink.options, "q", 4, {"S": (2, 2)})
+        s.update()
         for batch_number, streams in ((0, {"S": (2, 2)}), (5, {"S": (4, 4)}), (4, {"GONE": (2, 3)})):
             check_interval(sink.connect, sink.options, "q", batch_number, streams)
         assert "apart" not in caplog.text
