@@ -16,7 +16,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.hashing import Hashes, HashMap
+from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.report import TaskReport, Totals
@@ -105,7 +105,7 @@ class _KeyWriter(TaskWriter):
             # Computed anew: a key of an answered row may be in flight again, to replace a marker.
             self._subjects_in_flight = set(itertools.chain.from_iterable(subjects for _, subjects in self._sent))
         for flight, subjects in answered if self.message_ids is not None else ():
-            keys = _hashes(subjects)
+            keys = subject_hashes(flight.portion.rows.subject)
             stored = flight.sequences > 0
             early = flight.known & stored
             if early.any():
@@ -166,13 +166,8 @@ class _KeyWriter(TaskWriter):
         """Whether the latest revision is this row, or a later row of the task that an earlier attempt has stored."""
         if self.message_ids is None or not last.message_id.startswith(self.message_ids.prefix):
             return False
-        latest = int(self._revisions.get(_hashes([row.raw_subject]))[0])
+        latest = int(self._revisions.get(subject_hashes(row.rows.subject.slice(row.index, 1)))[0])
         return last.message_id == row.message_id or last.sequence > latest
-
-
-def _hashes(subjects: Sequence[bytes]) -> Hashes:
-    """Hashes of subjects, valid in this process only."""
-    return np.fromiter(map(hash, subjects), np.int64, len(subjects)).view(np.uint64)
 
 
 def _with_lines(row: RefusedRow, lines: bytes) -> RefusedRow:

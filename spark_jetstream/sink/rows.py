@@ -378,23 +378,21 @@ def _with_schedule_and_rollup(
     lines: pa.BinaryArray, given: Mapping[str, pa.Array], faults: dict[int, str]
 ) -> pa.BinaryArray:
     """Add the header lines of `COMMAND_COLUMNS` but `incr`. A row without a schedule has no target and no TTL."""
-    for header, column in COMMAND_COLUMNS.items():
-        if column not in given or column == "incr":
-            continue
-        if column == "schedule":
-            values = _schedules(given[column])
-            broken = note(faults, pc.match_substring_regex(values, _NO_SCHEDULE), "column schedule is no schedule")
-        elif column == "rollup":
-            values = as_bytes(given[column])
-            known = pc.match_substring_regex(values, _ROLLUP)
-            broken = note(faults, pc.invert(known), "column rollup must be sub or all, or null")
-        else:
-            timed = pc.is_valid(given["schedule"])
-            if column == "schedule_target":
-                note(faults, pc.and_not(timed, pc.is_valid(given[column])), f"column {column} is null, unlike schedule")
-            broken = as_vector(pc.invert(timed))
-            values = header_values(without(given[column], broken), column, faults)
-        lines = with_header(lines, header, without(values, broken))
+    if "schedule" in given:
+        times, target = _schedules(given["schedule"]), given["schedule_target"]
+        broken = note(faults, pc.match_substring_regex(times, _NO_SCHEDULE), "column schedule is no schedule")
+        lines = with_header(lines, b"Nats-Schedule", without(times, broken))
+        lacking = pc.and_(pc.is_valid(times), pc.is_null(target))
+        note(faults, lacking, "column schedule_target is null, unlike schedule")
+        for header, column in ((b"Nats-Schedule-Target", "schedule_target"), (b"Nats-Schedule-TTL", "schedule_ttl")):
+            if column in given:
+                values = without(given[column], flags(pc.is_null(times)))
+                lines = with_header(lines, header, header_values(values, column, faults))
+    if "rollup" in given:
+        values = as_bytes(given["rollup"])
+        unknown = pc.invert(pc.match_substring_regex(values, _ROLLUP))
+        broken = note(faults, unknown, "column rollup must be sub or all, or null")
+        lines = with_header(lines, b"Nats-Rollup", without(values, broken))
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 import pyarrow as pa
@@ -58,10 +58,9 @@ def write_task(
         finished = ledger.open(own_ids="msg_id" in columns.names, scheduled="schedule" in columns.names)
         if finished is not None:
             ids, count = MessageIds(task.prefix), 0
-            for part in (part for batch in batches for part in portions(batch, columns, _PORTION_ROWS)):
-                rows = rows_of(part, columns, 1)
-                ids.add(rows)
-                count += len(rows)
+            for part in chain.from_iterable(portions(batch, columns, _PORTION_ROWS) for batch in batches):
+                ids.add(rows_of(part, columns, 1))
+                count += part.num_rows
             ledger.compare(finished, count, ids)
             return finished
     target = Target(options.stream, options.connection.domain)
