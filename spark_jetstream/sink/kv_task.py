@@ -27,6 +27,7 @@ from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
+from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.report import TaskReport, Totals
@@ -140,8 +141,13 @@ class _KeyWriter(TaskWriter):
                 self._creating[row.number] = lines
                 self._created[row.number] += 1
                 again.append((row, 0 if last is None else last.sequence))
+            elif row.number in self._creating:
+                # The server has compared with the revision of a marker, which the row was not given.
+                words = f"wrong last sequence: {0 if last is None else last.sequence}"
+                why = self._bucket.reason(Refusal(row.number, 400, WRONG_REVISION, words), lines)
+                lost.append(replace(row, reason=why))
             else:
-                lost.append(_with_lines(row, lines))
+                lost.append(row)
         if lost:
             super().refused(lost)
         for row, revision in again:

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import OptionError, RowRefused, StreamNotFound
 from spark_jetstream.protocol.pub_ack import Refusal
+from spark_jetstream.sink import kv_task
 from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, rounds, rows_of
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.streams.lookup import RawMessage, last_message
 from spark_jetstream.testing import NatsServer
 from tests.support.calls import store, writer_of
 from tests.support.keyed import CONFIG, history, make_bucket, name_of, puts, table
@@ -450,6 +452,23 @@ def test_a_key_that_is_created_over_a_marker_is_waited_for(proxy: WireProxy, buc
     assert (report.stored, proxy.dropped) == (6, 1)
     assert table(bucket)["a"] == b"later"
     assert proxy.client_bytes.rfind(b"created") < proxy.client_bytes.find(b"later")
+
+
+def test_a_key_that_another_client_creates_first(bucket: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes between the sink's look at the key's marker and the row that should take the marker's place."""
+    subject = f"$KV.{name_of(bucket)}.a"
+    bucket.send(Message(subject, b"", [("KV-Operation", "DEL")]))
+
+    def too_late(*args: Any, **given: Any) -> RawMessage | None:
+        last = last_message(*args, **given)
+        if last is not None and last.sequence == 1:
+            bucket.send(Message(subject, b"other"))
+        return last
+
+    monkeypatch.setattr(kv_task, "last_message", too_late)
+    with pytest.raises(RowRefused, match="column expected_revision is 0, but the key has revision 2: read it again"):
+        sink_of(bucket).write([batch(key=["a"], value=[b"created"], expected_revision=[0])])
+    assert table(bucket)["a"] == b"other"
 
 
 def test_different_keys_are_under_way_together(proxy: WireProxy, bucket: Stream) -> None:
