@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -64,8 +63,8 @@ class _KeyWriter(TaskWriter):
         self._revisions = HashMap()  # the latest revision of each key that the task has stored
         self._sent: list[tuple[InFlight, list[bytes]]] = []  # rows in flight, with the subjects of their keys
         self._subjects_in_flight: set[bytes] = set()
-        self._creating: dict[int, bytes] = {}  # header lines of rows that replace a marker, by row number
-        self._created: Counter[int] = Counter()  # how often each of these rows was sent again
+        # By row number, the header lines of rows that replace a marker, and how often each was sent again:
+        self._creating: dict[int, tuple[bytes, int]] = {}
 
     def read(self, batch: pa.RecordBatch, first_number: int) -> Rows:
         bucket = self._bucket
@@ -121,9 +120,9 @@ class _KeyWriter(TaskWriter):
 
     def refused(self, refused: list[RefusedRow]) -> None:
         lost: list[RefusedRow] = []
-        again: list[tuple[RefusedRow, int]] = []
+        again: list[tuple[RefusedRow, bytes]] = []
         for row in refused:
-            lines = self._creating.get(row.number) or row.lines
+            lines, tries = self._creating.get(row.number, (row.lines, 0))
             if row.err_code != WRONG_REVISION:
                 lost.append(row)
                 continue
@@ -137,11 +136,10 @@ class _KeyWriter(TaskWriter):
                 continue
             if last is not None and self._is_stored(row, last):
                 self.publisher.totals.note_duplicate(self._bucket.origin.stream, last.sequence)
-            elif self._may_create(row.number, lines, last):
-                self._creating[row.number] = lines
-                self._created[row.number] += 1
-                again.append((row, 0 if last is None else last.sequence))
-            elif row.number in self._creating:
+            elif self._may_create(lines, tries, last):
+                self._creating[row.number] = lines, tries + 1
+                again.append((row, expecting(lines, 0 if last is None else last.sequence)))
+            elif tries:
                 # The server has compared with the revision of a marker, which the row was not given.
                 words = f"wrong last sequence: {0 if last is None else last.sequence}"
                 why = self._bucket.reason(Refusal(row.number, 400, WRONG_REVISION, words), lines)
@@ -150,18 +148,18 @@ class _KeyWriter(TaskWriter):
                 lost.append(row)
         if lost:
             super().refused(lost)
-        for row, revision in again:
-            one = _with_lines(row, expecting(self._creating[row.number], revision))
+        for row, lines in again:
+            one = replace(row.rows.take(np.array([row.index])), lines=binaries([lines]))
             ids = None if row.message_id is None else binaries([row.message_id])
-            self._publish(one.rows, ids, [row.raw_subject], self.publisher.totals)
+            self._publish(one, ids, [row.raw_subject], self.publisher.totals)
 
-    def _may_create(self, number: int, lines: bytes, last: RawMessage | None) -> bool:
+    def _may_create(self, lines: bytes, tries: int, last: RawMessage | None) -> bool:
         """Whether a row that was refused may be sent again, because its key has no value.
 
         The server refuses it each time where the bucket's stream stores keys under other subjects.
         """
         absent = last is None or is_marker(last.headers)
-        return absent and expected_revision(lines) == 0 and self._created[number] <= self._options.max_retries
+        return absent and expected_revision(lines) == 0 and tries <= self._options.max_retries
 
     def _last(self, row: RefusedRow) -> RawMessage | None:
         stream, subject = self._bucket.origin.stream, self._bucket.stored_at(row.subject)
@@ -174,8 +172,3 @@ class _KeyWriter(TaskWriter):
             return False
         latest = int(self._revisions.get(subject_hashes(row.rows.subject.slice(row.index, 1)))[0])
         return last.message_id == row.message_id or last.sequence > latest
-
-
-def _with_lines(row: RefusedRow, lines: bytes) -> RefusedRow:
-    one = row.rows.take(np.array([row.index]))
-    return replace(row, rows=replace(one, lines=binaries([lines])), index=0)
