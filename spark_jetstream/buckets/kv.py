@@ -52,8 +52,6 @@ _PUTS = ("", "PUT")
 _SUBJECT = r"(?s)^\$KV\.[^.]+\.(?P<key>.+)$"
 _LAST = re.compile(r": (\d+)$")
 
-_NO_VALUE = pa.nulls(1, pa.binary())[0]  # not `pa.scalar`, which imports pandas
-
 
 def stream_name(bucket: str) -> str:
     """The stream that a bucket is."""
@@ -187,10 +185,11 @@ def bucket_batch(
     if live_only or "operation" in columns or "value" in columns:
         codes = operations(messages.headers())
     put = None if codes is None else as_arrow(codes == PUT)
+    nulls = pa.nulls(len(messages), pa.binary())
     column = {
         "bucket": lambda: repeated(bucket, len(messages)),
         "key": lambda: keys(messages),
-        "value": lambda: messages.payloads() if put is None else pc.if_else(put, messages.payloads(), _NO_VALUE),
+        "value": lambda: messages.payloads() if put is None else pc.if_else(put, messages.payloads(), nulls),
         "revision": lambda: as_arrow(messages.sequences),
         "operation": lambda: (
             repeated(OPERATIONS[PUT], len(messages)) if codes is None else texts(OPERATIONS).take(as_arrow(codes))

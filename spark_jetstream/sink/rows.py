@@ -335,7 +335,8 @@ def header_values(values: pa.Array, column: str, faults: dict[int, str]) -> pa.B
 
 def without(values: pa.Array, bad: Mask) -> pa.Array:
     """Return `values` with null in place of the bad ones."""
-    return pc.if_else(as_arrow(bad), pa.nulls(1, values.type)[0], values) if bad.any() else values
+    # Not one null for all: pyarrow up to 23 then takes the bytes of a slice from elsewhere.
+    return pc.if_else(as_arrow(bad), pa.nulls(len(values), values.type), values) if bad.any() else values
 
 
 def with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> pa.BinaryArray:

@@ -114,7 +114,8 @@ def test_rows_are_the_same_from_all_types_and_slices(types: dict[str, pa.DataTyp
         ttl=["5s", "5s", None, "never", None],
         expected_last_subject_sequence=[-1, 0, None, 2**63 - 1, -1],
     )
-    for part in (table.slice(1), pa.concat_batches([table.slice(0, 2), table.slice(2)]).slice(1)):
+    [joined] = pa.Table.from_batches([table.slice(0, 2), table.slice(2)]).combine_chunks().to_batches()
+    for part in (table.slice(1), joined.slice(1)):
         found = read(part, first=11)
         assert found.number.tolist() == [11, 12, 13, 14]
         assert found.number.dtype == np.int64
@@ -414,6 +415,7 @@ ANY_SUBJECT = st.sampled_from([*list(GOOD_SUBJECTS)[:6], *list(BAD_SUBJECTS)[:12
     st.lists(st.integers(0, 8), max_size=4),
 )
 @example([(None, None, "", [("", None)])], [0])
+@example([(None, "a", "1", None), (None, "a", "2", None), (None, "a", "", None)], [1])  # wrong with pyarrow up to 23
 def test_a_row_is_judged_alone(content: list[tuple[Any, ...]], cuts: list[int]) -> None:
     names = ("data", "subject", "msg_id", "headers")
     table = batch(**{name: [row[at] for row in content] for at, name in enumerate(names)})

@@ -187,11 +187,8 @@ def test_a_stream_that_does_not_allow_it(server: NatsServer, begun: bool) -> Non
     assert not caught.value.retriable
     assert found == ALL[: len(found)]
     # It has nothing to do with patience.
-    requests = Requests(connecting(server.url), 30.0)
-    view, state = DirectProbe(requests, "S", ()), requests.stream("S")
-    for ask in (lambda: view.check(state), lambda: view.pending(1)):
-        with pytest.raises(JetStreamError, match=said):
-            ask()
+    with pytest.raises(JetStreamError, match=said):
+        DirectProbe(Requests(connecting(server.url), 30.0), "S", ()).pending(1)
 
 
 def test_a_leader_that_may_not_be_asked() -> None:
