@@ -1,9 +1,12 @@
-"""Hashes of subjects, and tables of hashes, all as vectors. Pure.
+"""Hashes of subjects, and tables of hashes, all as vectors.
 
-Two of n subjects have the same hash with a probability of about n * n / 2**65: one in a million for six million.
+Two of n subjects have the same hash with a probability of about n * n / 2**65: one in a million for six million. The
+hashes are this process's own, so that nobody can choose subjects whose hashes are equal.
 """
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +18,9 @@ from spark_jetstream.protocol.wire import IntArray
 Hashes = npt.NDArray[np.uint64]
 
 _WORD = 8
-_SEED = np.uint64(0x2545F4914F6CDD1D)
+STABLE = np.uint64(0x2545F4914F6CDD1D)
+"""The seed of hashes that are the same in every process and on every machine."""
+_SECRET = np.frombuffer(os.urandom(8), np.uint64)[0]
 _MUL_A = np.uint64(0x9E3779B97F4A7C15)
 _MUL_B = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
@@ -23,8 +28,8 @@ _ONES = np.uint64(2**64 - 1)
 _FIRST_SLOTS = 1 << 12
 
 
-def subject_hashes(subjects: pa.StringArray | pa.BinaryArray) -> Hashes:
-    """Return a hash of 64 bits for each subject, the same in every process and on every machine.
+def subject_hashes(subjects: pa.StringArray | pa.BinaryArray, seed: np.uint64 = _SECRET) -> Hashes:
+    """Return a hash of 64 bits for each subject, of this process unless the seed is `STABLE`.
 
     Two subjects of the same length that differ in only one word of eight bytes never have the same hash.
     """
@@ -36,7 +41,7 @@ def subject_hashes(subjects: pa.StringArray | pa.BinaryArray) -> Hashes:
     if end > first:
         octets[: end - first] = np.frombuffer(data, np.uint8, end - first, first)
     start, length = bounds[:-1] - first, np.diff(bounds)
-    hashes = _mixed(length.astype(np.uint64) ^ _SEED)
+    hashes = _mixed(length.astype(np.uint64) ^ seed)
     for position in range(0, int(length.max(initial=0)), _WORD):
         rows = np.flatnonzero(length > position)
         left = np.minimum(length[rows] - position, _WORD).astype(np.uint64)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
+from spark_jetstream.protocol.hashing import STABLE, Hashes, HashSet, subject_hashes
 from spark_jetstream.protocol.wire import binary
 from spark_jetstream.sink.rows import NOTHING, Rows, binaries, piece
 
@@ -73,9 +73,9 @@ class MessageIds:
         if rows.msg_id is not None:
             missing = pc.is_null(rows.msg_id)
             subject, tails = subject.filter(missing), tails.filter(missing)
-            hashes = subject_hashes(rows.msg_id.drop_null())
+            hashes = subject_hashes(rows.msg_id.drop_null(), STABLE)
             own = pc.binary_join_element_wise(rows.msg_id, rows.subject, piece(b"\r\n")).drop_null()
-            self.own = (self.own + int(subject_hashes(own).sum())) % 2**64
+            self.own = (self.own + int(subject_hashes(own, STABLE).sum())) % 2**64
         digests = _digests(subject, tails)
         self.content = (self.content + int(hashes.sum()) + int(_keys(digests).sum())) % 2**64
         return digests

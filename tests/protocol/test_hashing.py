@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jetstream.protocol.hashing import HashMap, HashSet, subject_hashes
+from spark_jetstream.protocol import hashing
+from spark_jetstream.protocol.hashing import STABLE, HashMap, HashSet, subject_hashes
 
 HASHES = st.integers(1, 2**64 - 1) | st.integers(1, 40) | st.integers(1, 40).map(lambda n: n << 20)
 
@@ -35,6 +36,19 @@ def test_different_subjects_have_different_hashes_that_use_all_bits() -> None:
     for bit in range(64):
         share = float(((hashes[:20_000] >> np.uint64(bit)) & np.uint64(1)).mean())
         assert 0.47 < share < 0.53, bit
+
+
+def test_nobody_can_choose_subjects_with_the_same_hash() -> None:
+    """The second word takes back what the first one changed: with a seed that is known, it can be computed."""
+    first, other, second = b"$KV.B.01", b"$KV.B.02", b"abcdefgh"
+    states = [
+        hashing._mixed(hashing._mixed(np.array([16], np.uint64) ^ STABLE) ^ np.frombuffer(word, np.uint64))
+        for word in (first, other)
+    ]
+    answer = (states[0] ^ states[1] ^ np.frombuffer(second, np.uint64)).tobytes()
+    chosen = pa.array([first + second, other + answer], pa.binary())
+    assert len(np.unique(subject_hashes(chosen, STABLE))) == 1
+    assert len(np.unique(subject_hashes(chosen))) == 2
 
 
 @pytest.mark.parametrize(
