@@ -2,8 +2,8 @@
 
 ``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it builds into
 ``dist/``, installs each file with that ``uv`` into an environment of its own, and runs ``tests/quick_start.py`` there.
-It also imports all modules with the oldest libraries that ``pyproject.toml`` allows, and writes
-``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
+It also imports all modules with the oldest libraries that ``pyproject.toml`` allows, runs the tests of what they do to
+messages and rows, and writes ``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ PARTS = {
 EXTRAS = "cli,java,spark,testing"
 LOCKED = ("--constraint", "constraints.txt")
 OLDEST = ("--resolution", "lowest-direct", "-r", "pyproject.toml")
+#: Tests of what depends on pyarrow and numpy most, and what these need.
+VECTORS = ("protocol", "buckets", "sink/test_rows.py", "sink/test_encode.py", "sink/test_message_ids.py")
+TESTING = ("hypothesis", "pytest", "pytest-timeout", "trustme")
 #: Imports each module; one may lack what another extra brings.
 IMPORT_ALL = """
 import importlib, pkgutil, spark_jetstream
@@ -148,9 +151,15 @@ def main() -> None:
             for file in (wheel, sdist):
                 use(file, uv, folder / file.suffix)
                 print(f"{file.name}: installed into an empty environment, and used")
-            python = install(wheel, "[cli]", uv, folder / "oldest", OLDEST)
+            python = install(wheel, "[cli,spark,testing]", uv, folder / "oldest", OLDEST)
             subprocess.run([python, "-I", "-c", IMPORT_ALL], cwd=folder, check=True)
-            print(f"{wheel.name}: imported with the oldest libraries")
+            subprocess.run(
+                [uv, "pip", "install", "--quiet", "--python", python, *LOCKED, *TESTING], cwd=ROOT, check=True
+            )
+            tests = (f"tests/{name}" for name in VECTORS)
+            command = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full", *tests)
+            subprocess.run(command, cwd=ROOT, check=True)
+            print(f"{wheel.name}: imported and tested with the oldest libraries")
             sbom = ROOT / "build" / "sbom" / f"{wheel.stem}.cdx.json"
             write_sbom(wheel, uv, folder / "sbom", sbom)
             print(f"{sbom.relative_to(ROOT)}: written")

@@ -42,8 +42,6 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
-        # Tasks start sooner: docs/tuning.md, "Cores".
-        .config("spark.python.unix.domain.socket.enabled", "true")
         # 16 carriers and 20 hours: more partitions would only cost time.
         .config("spark.sql.shuffle.partitions", "2")
     )
