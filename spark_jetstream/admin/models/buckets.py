@@ -24,7 +24,6 @@ from spark_jetstream.admin.models.streams import (
     StreamSource,
     SubjectTransform,
 )
-from spark_jetstream.buckets.kv import STREAM_PREFIX, stream_name
 from spark_jetstream.errors import OptionError, StreamNotFound
 from spark_jetstream.options.names import Identifier
 from spark_jetstream.options.values import Choice, Size, Span, Whole
@@ -126,7 +125,7 @@ def fields_of(bucket: str, config: AnyBucketConfig, names: Iterable[str]) -> dic
             # What markers need cannot be taken back.
             fields |= {"subject_delete_marker_ttl": value, **({"allow_msg_ttl": True} if value else {})}
         elif name == "mirror":
-            fields["mirror"] = value and value.changed(name=stream_name(value.name.removeprefix(STREAM_PREFIX)))
+            fields["mirror"] = value and _of_bucket(value)[0]
         elif name == "sources":
             fields["sources"] = tuple(_source(bucket, source) for source in value)
         else:
@@ -134,10 +133,18 @@ def fields_of(bucket: str, config: AnyBucketConfig, names: Iterable[str]) -> dic
     return fields
 
 
+def _of_bucket(origin: StreamSource) -> tuple[StreamSource, str]:
+    """An origin by its stream, and by its bucket: users may give either name."""
+    # Help texts and completions need these models, and no Arrow.
+    from spark_jetstream.buckets.kv import STREAM_PREFIX, stream_name  # noqa: PLC0415
+
+    bucket = origin.name.removeprefix(STREAM_PREFIX)
+    return origin.changed(name=stream_name(bucket)), bucket
+
+
 def _source(bucket: str, source: StreamSource) -> StreamSource:
     """A source by its stream, whose keys become keys of this bucket, unless it says itself what becomes of them."""
-    origin = source.name.removeprefix(STREAM_PREFIX)
-    named = source.changed(name=stream_name(origin))
+    named, origin = _of_bucket(source)
     # A bucket of the same name in another domain has the right subjects.
     if source.subject_transforms or source.filter_subject or (source.external is not None and origin == bucket):
         return named
