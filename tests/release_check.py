@@ -156,9 +156,9 @@ def main() -> None:
             subprocess.run(
                 [uv, "pip", "install", "--quiet", "--python", python, *LOCKED, *TESTING], cwd=ROOT, check=True
             )
+            options = ("-q", "-p", "no:cacheprovider", "-m", "not full")
             tests = (f"tests/{name}" for name in VECTORS)
-            command = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not full", *tests)
-            subprocess.run(command, cwd=ROOT, check=True)
+            subprocess.run([python, "-m", "pytest", *options, *tests], cwd=ROOT, check=True)
             print(f"{wheel.name}: imported and tested with the oldest libraries")
             sbom = ROOT / "build" / "sbom" / f"{wheel.stem}.cdx.json"
             write_sbom(wheel, uv, folder / "sbom", sbom)

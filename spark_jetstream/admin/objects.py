@@ -420,7 +420,7 @@ def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
     if failure.denied is not None:
         failure.denied.args = (text,)
         return failure.denied
-    if failure.hope is Disposition.OUTAGE:
+    if failure.disposition is Disposition.OUTAGE:
         return OutageError(text)
     if failure.err_code:
         return ApiError(text, code=0, err_code=failure.err_code, description=failure.why)

@@ -95,14 +95,14 @@ class Tries:
         self._count = 0
         self._deadline: Deadline | None = None
 
-    def left(self, hope: Disposition) -> bool:
+    def again_after(self, disposition: Disposition) -> bool:
         """Count a failure and return whether to try again. An outage may also last for `retryTimeout`."""
         self._deadline = self._deadline or Deadline(self._settings.connection.retry_timeout)
         self._count += 1
         few = self._count <= self._settings.max_retries
-        if hope is Disposition.OUTAGE:
+        if disposition is Disposition.OUTAGE:
             return few or not self._deadline.expired
-        return few and hope is Disposition.RETRY
+        return few and disposition is Disposition.RETRY
 
 
 def new_nuid() -> str:
@@ -264,7 +264,7 @@ class ObjectUploads:
                     # The writer that was faster removes its chunks, or the object has a new name and needs them.
                     spared.add(upload.replaced)
                 once = upload.begun and not wanted.repeatable
-                again = tries.left(failure.hope) and not once
+                again = tries.again_after(failure.disposition) and not once
                 self._give_up(wanted, upload, failure.settled, gone, forget=not again)
                 if not again:
                     why = "; what its content is made of cannot be read a second time" if once else ""
@@ -301,7 +301,7 @@ class ObjectUploads:
                 self._uploads.store(subject, [body], _in_place_of(noted.sequence))
             except NotStored as failure:
                 self._recover(failure)
-                if failure.hope is Disposition.NONE:
+                if failure.disposition is Disposition.NONE:
                     raise self._final(failure) from None
         raise ObjectNotStored("others write an object of this name at the same time", Disposition.RETRY)
 
@@ -418,7 +418,7 @@ class ObjectUploads:
                     raise NotStored(
                         f"stream {self.stream.name} has lost what it had stored", Disposition.RETRY
                     ) from None
-                if not tries.left(failure.hope):
+                if not tries.again_after(failure.disposition):
                     raise self._final(failure) from None
                 tries.backoff.pause()
 
@@ -461,10 +461,10 @@ class ObjectUploads:
             Disposition.RETRY: f", also after {self._settings.max_retries} retries{self._settings.retries}",
             Disposition.OUTAGE: f", for {self._settings.connection.retry_timeout:g} s (option retryTimeout)",
         }
-        why = f"{failure.why}{more or how_long[failure.hope]}"
+        why = f"{failure.why}{more or how_long[failure.disposition]}"
         if failure.silent:
             why += f": {self._uploads.why_silent()}"
-        return ObjectNotStored(why, failure.hope, err_code=failure.err_code, denied=failure.denied)
+        return ObjectNotStored(why, failure.disposition, err_code=failure.err_code, denied=failure.denied)
 
     def _chunk_size(self, wanted: int) -> int:
         """Return `wanted`, or how many bytes fit into a message beside the header."""

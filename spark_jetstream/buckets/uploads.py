@@ -50,7 +50,7 @@ class ObjectNotStored(Exception):
     """
 
     why: str
-    hope: Disposition
+    disposition: Disposition
     err_code: int = 0
     denied: PermissionDenied | None = None
 
@@ -257,9 +257,9 @@ def _refused(refusal: Refusal) -> NotStored:
     advice = _ADVICE.get(refusal.err_code)
     text = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
-    hope = Disposition.NONE
+    disposition = Disposition.NONE
     if refusal.err_code == WRONG_REVISION:
-        hope = Disposition.RETRY
+        disposition = Disposition.RETRY
     elif outcome(refusal) is Outcome.RETRY:
-        hope = Disposition.OUTAGE if no_leader or is_undecided(refusal) else Disposition.RETRY
-    return NotStored(text, hope, settled=True, err_code=refusal.err_code)
+        disposition = Disposition.OUTAGE if no_leader or is_undecided(refusal) else Disposition.RETRY
+    return NotStored(text, disposition, settled=True, err_code=refusal.err_code)

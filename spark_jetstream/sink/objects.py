@@ -147,7 +147,7 @@ def _store(uploads: ObjectUploads, row: ObjectRow, where: str, totals: Totals) -
             failure.denied.args = (f"{place}: {failure.denied}; {already}",)
             raise failure.denied from None
         text = f"{place} cannot be stored: {failure.why}; {already}"
-        if failure.hope is Disposition.OUTAGE:
+        if failure.disposition is Disposition.OUTAGE:
             raise OutageError(text) from None
         subject = meta_subject(bucket, row.name)
         raise RowRefused(

@@ -106,7 +106,7 @@ class Planner:
                 return error
             return None
 
-        missing = {name: error for name, error in self._each(see, asked).items() if error is not None}
+        missing = {name: error for name, error in self._by_stream(see, asked).items() if error is not None}
         known = [] if self._selection is None or reporting or only else sorted(asked.keys() & positions)
         if known and missing.keys() >= set(known) and self.options.fail_on_data_loss and not self._met:
             raise DataLossError(
@@ -146,7 +146,7 @@ class Planner:
         new = {name: StreamPosition(1, streams[name].created) for name in found if name not in offset.streams}
         return Offset({**offset.streams, **new}, offset.cuts) if new else offset
 
-    def _each(self, ask: Callable[[StreamPlan], T], names: Iterable[str]) -> dict[str, T]:
+    def _by_stream(self, ask: Callable[[StreamPlan], T], names: Iterable[str]) -> dict[str, T]:
         """Return what `ask` returns for each stream. It runs for several streams at a time.
 
         Raises what it raises for the first of them.
@@ -188,7 +188,7 @@ class Planner:
 
     def report_latest(self) -> Offset:
         """Return where the query would be if it had read everything, for its progress. The limits do not apply."""
-        return Offset(self._each(StreamPlan.last_matching, self._look({}, reporting=True)))
+        return Offset(self._by_stream(StreamPlan.last_matching, self._look({}, reporting=True)))
 
     def latest(self, start: Offset | None, *, limited: bool) -> Offset:
         """Return the end of the next micro-batch and its cuts, `start` itself when there is nothing to read (yet).
@@ -223,7 +223,7 @@ class Planner:
             end = self._end(plan, known[plan.name])
             return _Waiting(known[plan.name], end, plan.backlog(known[plan.name], end))
 
-        waiting = self._each(look, found)
+        waiting = self._by_stream(look, found)
         # A deleted stream keeps its position, which shows that the one that is created later is another.
         deleted = {name: start.streams[name] for name in self._plans if name not in found}
         waiting |= {name: _Waiting(position, position, 0) for name, position in deleted.items()}
@@ -276,7 +276,7 @@ class Planner:
     ) -> dict[str, Evidence]:
         """Look up the last message read of each stream that may have lost it (`StreamPlan.is_due`)."""
         due = [name for name, plan in found.items() if plan.is_due(start.streams.get(name), planned=planned)]
-        return self._each(lambda plan: plan.look_up(start.streams[plan.name], known), due)
+        return self._by_stream(lambda plan: plan.look_up(start.streams[plan.name], known), due)
 
     def _end(self, plan: StreamPlan, position: StreamPosition) -> StreamPosition:
         """Return how far the stream could be read now, or up to the target; never before `position`."""
@@ -410,7 +410,7 @@ class Planner:
         """Cut ranges that are not empty into tasks, at `cuts` where these are decided."""
         decided = cuts or {}
         # All counts before the first cut: a stream's tasks depend on what the others hold.
-        surveys = self._each(lambda plan: plan.survey(wholes[plan.name]), wholes)
+        surveys = self._by_stream(lambda plan: plan.survey(wholes[plan.name]), wholes)
         tasks, most = shares(
             {name: survey.count for name, survey in surveys.items() if name not in decided},
             max_messages=self.options.max_messages_per_partition,
@@ -423,12 +423,12 @@ class Planner:
                 return count_again(survey, decided[plan.name])
             return plan.split(survey, tasks[plan.name], most)
 
-        return self._each(split, wholes)
+        return self._by_stream(split, wholes)
 
     def _tasks(
         self, wholes: Mapping[str, SequenceRange], splits: Mapping[str, Split], cuts: Mapping[str, Cuts]
     ) -> list[SequenceRange]:
-        tasks = self._each(lambda plan: plan.tasks(wholes[plan.name], splits[plan.name]), splits)
+        tasks = self._by_stream(lambda plan: plan.tasks(wholes[plan.name], splits[plan.name]), splits)
         gone = {name: Split(cuts[name], [None] * (len(cuts[name]) // 2)) for name in cuts if name not in tasks}
         tasks |= {name: cut_at(wholes[name], split) for name, split in gone.items()}
         return [task for name in sorted(tasks) for task in tasks[name]]
@@ -443,7 +443,7 @@ class Planner:
             start = starting_position(self.options, plan.probe, plan.state)
             return start, ending_position(self.options, plan.probe, plan.state, start)
 
-        found = self._each(bounds, self._look({}))
+        found = self._by_stream(bounds, self._look({}))
         starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         wholes = self._wholes(Offset(starts), Offset(ends))
         return self._tasks(wholes, self._split(wholes), {})

@@ -200,16 +200,16 @@ def test_a_header_block_without_headers(way: bool, admin: JetStreamAdmin, direct
 
 
 def test_the_last_of_each(admin: JetStreamAdmin, direct: str) -> None:
-    def found(*subjects: str, **limit: object) -> list[int]:
+    def last_sequences(*subjects: str, **limit: object) -> list[int]:
         return [each.seq for each in admin.messages.last_of_each(direct, *subjects, **limit)]  # type: ignore[arg-type]
 
-    assert found() == found("d.*") == [2, 3, 4]
-    assert found("d.0", "d.2") == [3, 4]
-    assert found(sequence=3) == [1, 2, 3]
-    assert found("d.0", time=admin.messages.get(direct, 4).time.nanoseconds - 1) == [1]
-    assert found("d.9") == []
+    assert last_sequences() == last_sequences("d.*") == [2, 3, 4]
+    assert last_sequences("d.0", "d.2") == [3, 4]
+    assert last_sequences(sequence=3) == [1, 2, 3]
+    assert last_sequences("d.0", time=admin.messages.get(direct, 4).time.nanoseconds - 1) == [1]
+    assert last_sequences("d.9") == []
     with pytest.raises(OptionError, match="sequence and time cannot be set together"):
-        found(sequence=3, time="2036-01-01T00:00:00Z")
+        last_sequences(sequence=3, time="2036-01-01T00:00:00Z")
 
 
 def test_the_last_of_each_with_sequences_of_nineteen_digits(

@@ -296,5 +296,5 @@ def test_only_an_outage_may_last_beyond_the_retries(patience: str, again: bool) 
     settings = UploadSettings(
         connection=connection, max_in_flight=1, ack_timeout=1.0, max_retries=0, ack_option="", retries=""
     )
-    left = {hope: Tries(settings).left(hope) for hope in Disposition}
+    left = {disposition: Tries(settings).again_after(disposition) for disposition in Disposition}
     assert left == {Disposition.NONE: False, Disposition.RETRY: False, Disposition.OUTAGE: again}

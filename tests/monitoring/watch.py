@@ -44,7 +44,7 @@ def last_heard(text: str) -> float:
     return float(seconds)
 
 
-def found(progress: Any) -> dict[str, Any]:
+def lags_in(progress: Any) -> dict[str, Any]:
     return {name: asdict(each) for name, each in lag(progress).items()}
 
 
@@ -68,7 +68,7 @@ def main(mode: str, url: str, stream: str, folder: str, collector: str) -> dict[
 
     try:
         query = start("orders", stream)
-        early = found(query.lastProgress)
+        early = lags_in(query.lastProgress)
         all_read = f'spark_jetstream_rows_read_total{{query="orders",query_id="{query.id}"}} {COUNT}'
         running = scrape_when(listener, lambda text: all_read in text)
         last = query.lastProgress
@@ -79,8 +79,8 @@ def main(mode: str, url: str, stream: str, folder: str, collector: str) -> dict[
             "run": str(query.runId),
             "offset": type(last["sources"][0]["endOffset"]).__name__,
             "json_offset": type(json.loads(last.json)["sources"][0]["endOffset"]).__name__,
-            "lags": [found(progress) for progress in query.recentProgress if progress.numInputRows],
-            "from_text": found(last.json),
+            "lags": [lags_in(progress) for progress in query.recentProgress if progress.numInputRows],
+            "from_text": lags_in(last.json),
             "running": running,
             "idle": scrape_when(listener, lambda text: last_heard(text) > last_heard(running)),
         }

@@ -60,10 +60,10 @@ def group(leader: str = "A", silent: tuple[int, ...] = (1, 1), since: str = CREA
 def answers(fake: FakeJetStream, *first: dict[str, Any]) -> None:
     """Let the leader's requests for the stream's state be answered with these, and then as they should be."""
     left = list(first)
-    fake.look = lambda: left.pop(0) if left else told(fake)
+    fake.look = lambda: left.pop(0) if left else state_of(fake)
 
 
-def told(fake: FakeJetStream) -> dict[str, Any]:
+def state_of(fake: FakeJetStream) -> dict[str, Any]:
     """What the leader says of the stream."""
     info = fake.info()
     gaps = info["state"]["last_seq"] - info["state"]["messages"]
@@ -172,11 +172,11 @@ def deleted(fake: FakeJetStream) -> None:
 
 
 def led_by_another(fake: FakeJetStream) -> None:
-    fake.look = lambda: {**told(fake), "cluster": group("D")}
+    fake.look = lambda: {**state_of(fake), "cluster": group("D")}
 
 
 def deleted_and_told_late(fake: FakeJetStream) -> None:
-    before = told(fake)
+    before = state_of(fake)
     deleted(fake)
     # What the consumer reads is looked at first.
     answers(fake, before, before)
@@ -202,14 +202,14 @@ def test_a_count_that_nothing_disproves_is_a_loss(
 
 
 def test_a_server_that_names_no_term_disproves_no_count(gapped: FakeJetStream) -> None:
-    gapped.look = lambda: {**told(gapped), "cluster": group(since="")}
+    gapped.look = lambda: {**state_of(gapped), "cluster": group(since="")}
     with pytest.raises(DataLossError, match=f"^1 of {READ} messages"):
         sequences(pulls(gapped.url, counted(gapped)))
 
 
 def test_a_leader_that_nobody_follows_disproves_no_count(gapped: FakeJetStream) -> None:
     part = counted(gapped)
-    gapped.look = lambda: {**told(gapped), "cluster": group(silent=(140, 140))}
+    gapped.look = lambda: {**state_of(gapped), "cluster": group(silent=(140, 140))}
     with pytest.raises(ServerBusy, match="a majority of the stream's servers does not follow"):
         sequences(pulls(gapped.url, part, replace(SETTINGS, retry_timeout=0.1)))
 
@@ -277,7 +277,7 @@ def test_a_table_has_what_a_leader_that_nobody_follows_has_not(
     monkeypatch.setattr(fake, "info", partial(fake.info, max_msgs_per_subject=1))
     fake.messages.clear()
     fake.store(2 * READ, lambda sequence: f"S.{sequence}")
-    first = [told(fake)] if last == 2 * READ else []
+    first = [state_of(fake)] if last == 2 * READ else []
     subject = fake.messages.pop(50)
     fake.store(1, lambda _: subject)
     answers(fake, *first, *[shorter(fake, last, cluster=group(silent=(140, 140)))] * 4)
@@ -308,10 +308,10 @@ def test_a_past_table_is_proven_by_all_that_the_leader_has(
     monkeypatch.setattr(fake, "info", partial(fake.info, max_msgs_per_subject=1, deny_delete=True))
     fake.messages.clear()
     fake.store(READ, lambda sequence: f"$KV.b.{sequence}")
-    before = {**told(fake), "cluster": group(silent=(140, 140))}
+    before = {**state_of(fake), "cluster": group(silent=(140, 140))}
     subject = fake.messages.pop(50)
     fake.store(1, lambda _: subject)
-    answers(fake, told(fake), *[before] * 4)
+    answers(fake, state_of(fake), *[before] * 4)
     part = PastTable("S", CREATED, revision=READ, option="asOfRevision")
     with pytest.raises(OptionError, match="key 50 has 1 later ones, and 1 are sure to be kept"):
         list(read_past(connecting(fake.url), part, SETTINGS, "test"))

@@ -137,7 +137,7 @@ class Things:
         return reduce(DataFrame.union, frames)
 
 
-def found(frame: DataFrame) -> Found:
+def rows_in(frame: DataFrame) -> Found:
     """What a frame has of each kind, sorted."""
     rows = sorted((row["kind"], row["text"]) for row in frame.collect())
     return {kind: [text for of, text in rows if of == kind] for kind in FIRST}
@@ -153,7 +153,7 @@ def things(no_connection_left: None) -> Iterator[Things]:
 
 def test_what_a_frame_shows_when_it_is_read_again(spark: SparkSession, things: Things, tmp_path: Path) -> None:
     frame = things.frame(spark)
-    assert found(frame) == FIRST
+    assert rows_in(frame) == FIRST
     view = f"VIEW numbers USING jetstream OPTIONS (servers '{things.url}', stream 'S')"
     spark.sql(f"CREATE TEMPORARY {view}")
     assert spark.table("numbers").count() == 1
@@ -163,8 +163,8 @@ def test_what_a_frame_shows_when_it_is_read_again(spark: SparkSession, things: T
     loaded: list[Found] = []
 
     def look(batch: DataFrame, _: int) -> None:
-        joined.append(found(batch))
-        loaded.append(found(things.frame(batch.sparkSession)))
+        joined.append(rows_in(batch))
+        loaded.append(rows_in(things.frame(batch.sparkSession)))
         if len(joined) == 1:
             things.change()
 
@@ -179,8 +179,8 @@ def test_what_a_frame_shows_when_it_is_read_again(spark: SparkSession, things: T
     assert joined == [FIRST, AGAIN], changed
     assert loaded == [FIRST, LOADED_AGAIN]
 
-    assert found(frame) == AGAIN, changed
-    assert found(things.frame(spark)) == LOADED_AGAIN
+    assert rows_in(frame) == AGAIN, changed
+    assert rows_in(things.frame(spark)) == LOADED_AGAIN
     assert spark.table("numbers").count() == 1, changed
     spark.sql("REFRESH TABLE numbers")
     assert spark.table("numbers").count() == 1, changed
