@@ -34,7 +34,8 @@ class Connection:
 
     Made by `pool.connect`, on the loop's thread. All methods block, and may be called from any thread but that one. The
     work is done by its parts: `Login` makes the connection and makes it again, `Inboxes` has the subscriptions, and
-    `Multiplexer` the requests. The last two hear of cuts and refused permissions from the first.
+    `Multiplexer` the requests. The last two hear of cuts and refused permissions from the first. It has many methods
+    because it is their one face, and most are a line or two.
     """
 
     def __init__(self, options: ConnectionOptions, loop: asyncio.AbstractEventLoop) -> None:

@@ -46,7 +46,8 @@ class Inbox:
     """Made by `Connection.inbox`, for one reader at a time; use it as a context manager.
 
     Everything published through it is answered to `<subject>.<token>`, so an answer tells by its own subject which
-    request it belongs to. `get` hands out what came, in the order of the wire; `receive` also replies of the API.
+    request it belongs to. `get` hands out what came, in the order of the wire; `receive` also replies of the API. It
+    has thirteen attributes because two threads use it, the loop's and the reader's, and each counts what it does.
     """
 
     exclusive: ClassVar[bool] = False

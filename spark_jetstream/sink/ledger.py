@@ -77,7 +77,8 @@ class Ledger:
     """The entry of one task, seen by one attempt.
 
     `stored` maps streams to the message ids that earlier attempts have stored there, and some of this one's, and these
-    to sequences. Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises.
+    to sequences. Methods raise `DeliveryError` if exactly-once is not possible, and what `Requests.call` raises. Five
+    of the fifteen attributes are set once; the others say what the entry has, and what was looked for in which stream.
     """
 
     def __init__(self, connect: Connect, options: SinkOptions, task: WriteTask) -> None:

@@ -70,7 +70,8 @@ _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 class Publisher:
     """Publishes portions of rows; use it as a context manager.
 
-    `where` names the task in error messages. `ledger` is the entry of the task, with delivery exactly-once.
+    `where` names the task in error messages. `ledger` is the entry of the task, with delivery exactly-once. Of its many
+    methods the task calls the first seven; the others are steps of the table above.
     """
 
     def __init__(

@@ -43,7 +43,8 @@ class _Waiting(NamedTuple):
 class Planner:
     """Plans one query. All methods raise what the connection and the server raise, and `OptionError`.
 
-    The options of a bucket must have the filters of its stream. `clock` gives seconds, for waiting times.
+    The options of a bucket must have the filters of its stream. `clock` gives seconds, for waiting times. Of its many
+    methods a reader calls seven, each of which is over all streams of the query; what concerns one is in `StreamPlan`.
     """
 
     def __init__(self, options: SourceOptions, connect: Connect, clock: Callable[[], float] = time.monotonic) -> None:
