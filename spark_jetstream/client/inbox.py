@@ -31,7 +31,7 @@ MOST_WAITING = 96 << 20
 requested. The largest message has as many."""
 _EVENT = 1000  # bytes that an event takes, beside its messages
 _MESSAGE = 160  # and that each message takes, beside what came over the wire
-_SMALL = 4  # messages that wait, and are less than this part of the memory that they came into, get memory of their own
+_SMALL = 4  # where much waits, messages that are less than this part of the memory they came into get their own
 
 
 class Carries(enum.Enum):
@@ -162,7 +162,8 @@ class Inbox:
         """Let `get` hand this out or raise it, unless too much waits already."""
         if self._full:
             return
-        if isinstance(event, Frames) and event.data is not self._buffer and self._came > self._taken:
+        much = 2 * (self._came - self._taken) > self._most_bytes  # a reader that keeps up has no use for a copy
+        if much and isinstance(event, Frames) and event.data is not self._buffer:
             event = _apart(event)
         size = self._memory_of(event)
         self._came += size
