@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
-from spark_jetstream.protocol.wire import as_arrow, as_vector, texts
+from spark_jetstream.protocol.wire import as_arrow, as_vector, texts, without
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 STREAM_PREFIX = "KV_"
@@ -185,11 +185,10 @@ def bucket_batch(
     if live_only or "operation" in columns or "value" in columns:
         codes = operations(messages.headers())
     put = None if codes is None else as_arrow(codes == PUT)
-    nulls = pa.nulls(len(messages), pa.binary())
     column = {
         "bucket": lambda: repeated(bucket, len(messages)),
         "key": lambda: keys(messages),
-        "value": lambda: messages.payloads() if put is None else pc.if_else(put, messages.payloads(), nulls),
+        "value": lambda: messages.payloads() if codes is None else without(messages.payloads(), codes != PUT),
         "revision": lambda: as_arrow(messages.sequences),
         "operation": lambda: (
             repeated(OPERATIONS[PUT], len(messages)) if codes is None else texts(OPERATIONS).take(as_arrow(codes))

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_jetstream.errors import ProtocolError, brief
 from spark_jetstream.protocol.incoming import Incoming
@@ -422,11 +423,22 @@ def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryA
     return pa.Array.from_buffers(pa.binary(), length, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
+    """Return a column of these values. Without `pa.array`, which imports pandas."""
+    offsets = np.cumsum([0, *(len(value or b"") for value in values)], dtype=np.int32)
+    array = binary(len(values), offsets, b"".join(value or b"" for value in values))
+    return without(array, np.array([value is None for value in values], np.bool_))
+
+
 def texts(values: Sequence[str]) -> pa.StringArray:
-    """Return a column of strings. Without `pa.array`, which imports pandas."""
-    encoded = [value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return binary(len(encoded), offsets, b"".join(encoded)).view(pa.string())
+    """Return a column of strings, as `binaries` does."""
+    return binaries([value.encode() for value in values]).view(pa.string())
+
+
+def without(values: pa.Array, bad: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return `values` with null in place of the bad ones."""
+    # Not one null for all: pyarrow up to 23 then takes the bytes of a slice from elsewhere.
+    return pc.if_else(as_arrow(bad), pa.nulls(len(values), values.type), values) if bad.any() else values
 
 
 def as_arrow(values: npt.NDArray[Any]) -> pa.Array:

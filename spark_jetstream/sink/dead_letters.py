@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.conventions import DEAD_LETTER
+from spark_jetstream.protocol.wire import binaries
 from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.rows import GROUP, INCREMENT, SERVER_HEADERS, RefusedRow, Rows, binaries
+from spark_jetstream.sink.rows import GROUP, INCREMENT, SERVER_HEADERS, RefusedRow, Rows
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)

@@ -17,7 +17,7 @@ from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, OPERATIONS, 
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
-from spark_jetstream.protocol.wire import as_arrow, as_vector
+from spark_jetstream.protocol.wire import as_arrow, as_vector, binaries
 from spark_jetstream.sink.rows import (
     BYTES,
     NOTHING,
@@ -30,7 +30,6 @@ from spark_jetstream.sink.rows import (
     Rows,
     Types,
     as_bytes,
-    binaries,
     flags,
     lengths,
     note,

@@ -27,10 +27,10 @@ from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.protocol.pub_ack import Refusal
-from spark_jetstream.protocol.wire import as_arrow
+from spark_jetstream.protocol.wire import as_arrow, binaries
 from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rows import RefusedRow, Rows, binaries
+from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.sink.window import InFlight

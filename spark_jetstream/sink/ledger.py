@@ -48,11 +48,10 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.conventions import SCHEDULED_ID, ledger_label
 from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
-from spark_jetstream.protocol.wire import as_vector
+from spark_jetstream.protocol.wire import as_vector, binaries
 from spark_jetstream.sink.ledger_entry import BUCKET, STREAM, Slot, TaskEntry
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import binaries
 from spark_jetstream.streams.lookup import next_message, streams_of
 from spark_jetstream.streams.pull import PullSettings, read_range
 

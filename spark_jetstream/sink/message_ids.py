@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.protocol.hashing import STABLE, Hashes, HashSet, subject_hashes
-from spark_jetstream.protocol.wire import binary
-from spark_jetstream.sink.rows import NOTHING, Rows, binaries, piece
+from spark_jetstream.protocol.wire import binaries, binary
+from spark_jetstream.sink.rows import NOTHING, Rows, piece
 
 _DIGEST = 12  # bytes: two different rows among 10**9 share one with a probability of 10**-11
 _ID = re.compile(rb"([0-9a-f]{%d})(?:\.(\d+))?" % (2 * _DIGEST))  # what follows the prefix; others are dead letters'

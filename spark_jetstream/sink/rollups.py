@@ -25,8 +25,9 @@ import pyarrow.compute as pc
 
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
+from spark_jetstream.protocol.wire import without
 from spark_jetstream.sink.kv import rounds
-from spark_jetstream.sink.rows import IntArray, Mask, Rows, flags, with_header, without
+from spark_jetstream.sink.rows import IntArray, Mask, Rows, flags, with_header
 from spark_jetstream.sink.window import InFlight
 
 # Header lines of rows, as patterns.

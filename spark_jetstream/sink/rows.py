@@ -16,7 +16,7 @@ from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.conventions import ATOMIC_GROUP, SCHEDULED_ID
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
-from spark_jetstream.protocol.wire import as_arrow, as_vector, binary
+from spark_jetstream.protocol.wire import as_arrow, as_vector, binary, without
 from spark_jetstream.schema import closest_column
 
 IntArray = npt.NDArray[np.int64]
@@ -49,6 +49,7 @@ COMMAND_COLUMNS = {
     b"Nats-Schedule-TTL": "schedule_ttl",
     b"Nats-Rollup": "rollup",
 }
+_COMMAND_HEADERS = {column: header for header, column in COMMAND_COLUMNS.items()}
 _PAIRS = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("schedule_ttl", "schedule"))
 _HEADER_NAME = re.compile(rb"[^\x00-\x20\x7f:]([^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?")
 _CR_OR_LF = r"[\r\n]"
@@ -333,12 +334,6 @@ def header_values(values: pa.Array, column: str, faults: dict[int, str]) -> pa.B
     return without(values, bad)
 
 
-def without(values: pa.Array, bad: Mask) -> pa.Array:
-    """Return `values` with null in place of the bad ones."""
-    # Not one null for all: pyarrow up to 23 then takes the bytes of a slice from elsewhere.
-    return pc.if_else(as_arrow(bad), pa.nulls(len(values), values.type), values) if bad.any() else values
-
-
 def with_header(lines: pa.BinaryArray, name: bytes, values: pa.BinaryArray) -> pa.BinaryArray:
     """Add a header line to the rows whose value is not null."""
     added = pc.binary_join_element_wise(piece(name + b": "), values, piece(b"\r\n"), NOTHING)
@@ -382,18 +377,18 @@ def _with_schedule_and_rollup(
     if "schedule" in given:
         times, target = _schedules(given["schedule"]), given["schedule_target"]
         broken = note(faults, pc.match_substring_regex(times, _NO_SCHEDULE), "column schedule is no schedule")
-        lines = with_header(lines, b"Nats-Schedule", without(times, broken))
+        lines = with_header(lines, _COMMAND_HEADERS["schedule"], without(times, broken))
         lacking = pc.and_(pc.is_valid(times), pc.is_null(target))
         note(faults, lacking, "column schedule_target is null, unlike schedule")
-        for header, column in ((b"Nats-Schedule-Target", "schedule_target"), (b"Nats-Schedule-TTL", "schedule_ttl")):
+        for column in ("schedule_target", "schedule_ttl"):
             if column in given:
                 values = without(given[column], flags(pc.is_null(times)))
-                lines = with_header(lines, header, header_values(values, column, faults))
+                lines = with_header(lines, _COMMAND_HEADERS[column], header_values(values, column, faults))
     if "rollup" in given:
         values = as_bytes(given["rollup"])
         unknown = pc.invert(pc.match_substring_regex(values, _ROLLUP))
         broken = note(faults, unknown, "column rollup must be sub or all, or null")
-        lines = with_header(lines, b"Nats-Rollup", without(values, broken))
+        lines = with_header(lines, _COMMAND_HEADERS["rollup"], without(values, broken))
     return lines
 
 
@@ -467,13 +462,6 @@ def decimal(values: pa.Array) -> pa.BinaryArray:
 def piece(value: bytes) -> pa.Scalar:
     """Return a constant part of a joined array."""
     return repeated(value, 1)[0]
-
-
-def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    """Return a binary array of these values."""
-    ends = np.cumsum([0, *(len(value or b"") for value in values)])
-    array = binary(len(values), ends.astype(np.int32), b"".join(value or b"" for value in values))
-    return without(array, np.array([value is None for value in values], np.bool_))
 
 
 def as_bytes(array: pa.Array) -> pa.BinaryArray:

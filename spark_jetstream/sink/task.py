@@ -15,7 +15,7 @@ from spark_jetstream.errors import DeliveryError, JetStreamError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM
-from spark_jetstream.protocol.wire import as_arrow, as_vector
+from spark_jetstream.protocol.wire import as_arrow, as_vector, binaries
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.groups import group_names, sorted_out, whole_groups
 from spark_jetstream.sink.ledger import Ledger
@@ -31,7 +31,6 @@ from spark_jetstream.sink.rows import (
     RefusedRow,
     Rows,
     SinkColumns,
-    binaries,
     lengths,
     rows_of,
 )
