@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_jetstream.sql import attach, decode, schema_of
+    from spark_jetstream.decoding.decode import decode
+    from spark_jetstream.sql import attach, schema_of
 
 __version__ = "0.1.0"
 
@@ -45,11 +46,15 @@ _refuse_hidden_packages()
 
 def __getattr__(name: str) -> Any:
     # They need pyspark, without which the rest of this package works.
-    if name not in ("attach", "decode", "schema_of"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from spark_jetstream import sql  # noqa: PLC0415
+    if name in ("attach", "schema_of"):
+        from spark_jetstream import sql  # noqa: PLC0415
 
-    return getattr(sql, name)
+        return getattr(sql, name)
+    if name == "decode":
+        from spark_jetstream.decoding.decode import decode  # noqa: PLC0415
+
+        return decode
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: Any) -> None:

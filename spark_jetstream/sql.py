@@ -1,19 +1,18 @@
-"""Streams for SQL: temporary views of an account's streams and buckets; JSON payloads: their schema, and decoding."""
+"""Streams for SQL: temporary views of an account's streams and buckets, with the fields of their JSON payloads."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import SecretStr
-from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_jetstream.admin.api import checked
 from spark_jetstream.admin.client import JetStreamAdmin
@@ -32,8 +31,6 @@ _PAYLOADS: Mapping[Kind, str] = {"stream": "data", "bucket": "value"}
 _SAMPLE_BYTES = 8 << 20  # of one stream: Spark gets a sample as a literal of a query
 _MARK = "spark_jetstream.attach"
 """Metadata of a view's first column: which view `attach` made it for, of which account and stream."""
-_PAYLOAD, _END = "payload", uuid.uuid4().hex
-"""The fields that `decode` makes: of a payload, and after it; no payload can know the second."""
 
 
 class Attached(NamedTuple):
@@ -65,79 +62,6 @@ def schema_of(spark: SparkSession, stream: str, *, sample: int = 1000, **options
     if not schema.fields:
         raise SchemaError(f"the last {sample} messages of stream {stream} hold no field of a JSON object")
     return schema
-
-
-def decode(
-    df: DataFrame,
-    format: Literal["json"],
-    schema: str | StructType | Mapping[Any, str | StructType],
-    *,
-    column: str = "data",
-    version: Column | None = None,
-    confluent: bool = False,
-) -> DataFrame:
-    """Return a frame with two more columns: ``decoded``, a struct of the schema's fields, and ``decode_error``, a text.
-
-    In each row exactly one of the two is null. ``decode_error`` says why the payload is not one JSON object in UTF-8
-    that fits the schema; ``column`` keeps the payload. Fields that the schema does not have are left out. A field that
-    the payload does not have is null, or an error if the schema calls it NOT NULL. Spark's `from_json` reads values.
-
-    Args:
-        df: A batch or a streaming frame, classic or over Spark Connect.
-        format: ``"json"``.
-        schema: DDL text or a `StructType`. With ``version`` or ``confluent`` a mapping of versions to schemas:
-            ``decoded`` has the fields of all of them, null where the schema of the row's version has no such field.
-        column: The column of the payloads, binary or string.
-        version: The version of each row's schema, such as ``F.col("headers")["Schema-Version"][0]``.
-        confluent: A zero byte and the version, a number of four bytes, precede each payload (the wire format of
-            Confluent's serializer for JSON Schema).
-
-    Raises:
-        OptionError: ``format`` is unknown, or both ``version`` and ``confluent`` are given.
-        SchemaError: ``df`` has no such column, or one with the name of a new one; a schema does not parse; two versions
-            have a field with different types, or fields whose names differ only in case; a version is there twice, as
-            the number 1 and the text 1.
-    """
-    if format != "json":
-        raise OptionError(f"argument format must be json, but it is {format!r}: recipes decode Avro and Protobuf")
-    if version is not None and confluent:
-        raise OptionError("arguments version and confluent exclude each other: both name the schema of a payload")
-    types = {field.name: field.dataType.simpleString() for field in df.schema}
-    if types.get(column) not in ("binary", "string"):
-        listed = ", ".join(f"{name} {kind}" for name, kind in types.items())
-        raise SchemaError(f'argument column: the frame has no column "{column}" that is binary or a string ({listed})')
-    if taken := {"decoded", "decode_error"} & {name.lower() for name in types}:
-        raise SchemaError(f"argument df has a column {min(taken)} already: rename or drop it")
-    versions = {"": schema} if version is None and not confluent else schema
-    if not isinstance(versions, Mapping) or not versions:
-        raise SchemaError("argument schema must map versions to schemas where argument version or confluent is given")
-    schemas: dict[str, StructType] = {}
-    for name, one in zip(map(str, versions), versions.values(), strict=True):
-        if name in schemas:
-            raise SchemaError(f"argument schema has version {name} twice, as text and otherwise")
-        schemas[name] = _struct(f"argument schema{name and f', version {name}'}", one)
-
-    stored = F.col("`{}`".format(column.replace("`", "``"))).cast("binary")
-    payload, without = stored, "there is no version of a schema"
-    if confluent:
-        without = "the payload does not begin with a zero byte and the version of a schema"
-        framed = (F.length(stored) >= 5) & F.startswith(stored, F.lit(b"\0"))
-        version = F.when(framed, F.conv(F.hex(F.substring(stored, 2, 4)), 16, 10))
-        payload = F.substring(stored, 6, 2**31 - 1)
-    version = F.lit("") if version is None else version.cast("string")
-    text, fields = payload.cast("string"), _all_fields(schemas)
-    ours = [(version.isin(name), F.col("decoded")[f"v{n}"], one) for n, (name, one) in enumerate(schemas.items())]
-    error = F.coalesce(
-        F.when(stored.isNull(), "there is no payload"),
-        F.when(version.isNull(), without),
-        F.when(~version.isin(*schemas), F.concat(F.lit("there is no schema of version "), version)),
-        *(F.when(mine, _fault(parsed, text, one)) for mine, parsed, one in ours),
-    )
-    value = F.coalesce(*(F.when(mine, _value(parsed, one, fields)) for mine, parsed, one in ours))
-    # In one step Spark would parse at each use of the result.
-    parsers = (F.when(mine, _parsed(text, one)).alias(f"v{n}") for n, (mine, _, one) in enumerate(ours))
-    both = df.withColumn("decoded", F.struct(*parsers))
-    return both.withColumns({"decoded": F.when(error.isNull(), value), "decode_error": error})
 
 
 def attach(
@@ -317,80 +241,3 @@ def _marks(spark: SparkSession) -> dict[str, dict[str, Any]]:
                 if mark is not None and mark["view"] == row["viewName"]:
                     marks[mark["view"]] = mark
     return marks
-
-
-def _struct(what: str, schema: Any) -> StructType:
-    try:
-        found = DataType.fromDDL(schema) if isinstance(schema, str) else schema
-    except PySparkException as error:
-        raise SchemaError(f"{what}: {str(error).strip().splitlines()[0]}") from None
-    if not isinstance(found, StructType) or not found.fields:
-        raise SchemaError(f"{what}: {schema!r} is neither DDL text nor a StructType with fields")
-    if len({name.lower() for name in found.names}) < len(found.names):
-        raise SchemaError(f"{what}: two of its fields have one name to Spark ({', '.join(found.names)})")
-    return found
-
-
-def _all_fields(schemas: Mapping[str, StructType]) -> dict[str, DataType]:
-    """Return the types of the fields of all versions, by name."""
-    fields: dict[str, DataType] = {}
-    names: dict[str, str] = {}
-    for version, schema in schemas.items():
-        for field in schema:
-            if (name := names.setdefault(field.name.lower(), field.name)) != field.name:
-                both = f"field {field.name} in version {version} and field {name}"
-                raise SchemaError(f"argument schema: {both} have one name to Spark")
-            own, other = field.dataType.simpleString(), fields.setdefault(field.name, field.dataType).simpleString()
-            if own != other:
-                said = f"argument schema: field {field.name} is {other}, and {own} in version {version}"
-                raise SchemaError(f"{said}: give it one type, such as string")
-    return fields
-
-
-def _around(text: Column) -> Column:
-    # `from_json` ignores what follows the first object of a text. Another object around it has to end where it ends.
-    return F.concat(F.lit(f'{{"{_PAYLOAD}":'), text, F.lit(f',"{_END}":true}}'))
-
-
-def _parsed(text: Column, schema: StructType) -> Column:
-    whole = StructType().add(_PAYLOAD, schema).add("bad", "string")
-    return F.from_json(_around(text), whole, {"columnNameOfCorruptRecord": "bad"})
-
-
-def _value(parsed: Column, schema: StructType, fields: Mapping[str, DataType]) -> Column:
-    """Return a struct of the fields of all versions."""
-    own = {name: parsed[_PAYLOAD][name] for name in schema.names}
-    return F.struct(*(own.get(name, F.lit(None).cast(kind)).alias(name) for name, kind in fields.items()))
-
-
-def _fault(parsed: Column, text: Column, schema: StructType) -> Column:
-    """Return what is wrong with a payload, null if nothing is."""
-
-    def fault(whole: Column) -> Column:
-        # A text like {"a":1},"b":2 would make fields of the object around it.
-        one = F.coalesce(F.json_object_keys(_around(text)) == F.array(F.lit(_PAYLOAD), F.lit(_END)), F.lit(False))
-        bad = whole[_PAYLOAD].isNull() | whole["bad"].isNotNull() | ~one
-        return F.coalesce(
-            F.when(~F.is_valid_utf8(text), "the payload is not UTF-8"),
-            F.when(bad, "the payload is not one JSON object that fits the schema"),
-            *_missing(whole[_PAYLOAD], schema, ""),
-        )
-
-    # A filter on the error, which Spark moves in front of both steps, parses once this way.
-    return F.transform(F.array(parsed), fault)[0]
-
-
-def _missing(value: Column, kind: DataType, path: str) -> list[Column]:
-    """Return errors. One that is not null names a field that a value lacks though its type calls it NOT NULL."""
-    if isinstance(kind, MapType):
-        return _missing(F.map_values(value), ArrayType(kind.valueType), path)
-    errors: list[Column] = []
-    if isinstance(kind, ArrayType) and _missing(value, kind.elementType, path):
-        items = F.transform(value, lambda item: F.coalesce(*_missing(item, kind.elementType, path)))
-        errors.append(F.get(F.filter(items, F.isnotnull), 0))
-    for field in kind if isinstance(kind, StructType) else ():
-        item, name = value[field.name], f"{path}{field.name}"
-        if not field.nullable:
-            errors.append(F.when(value.isNotNull() & item.isNull(), f"the payload has no {name}"))
-        errors += _missing(item, field.dataType, f"{name}.")
-    return errors

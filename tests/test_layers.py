@@ -26,7 +26,7 @@ LAYERS = (
     ("buckets",),
     ("source", "sink", "admin"),
     ("datasource",),
-    ("bench", "monitoring", "permissions", "sql"),
+    ("bench", "decoding", "monitoring", "permissions", "sql"),
     ("doctor", "demo"),
     ("cli",),
 )
@@ -42,6 +42,7 @@ USERS = {
     "pyspark": {
         "datasource",
         "spark_process",
+        "decoding",
         "sql",
         "source.reader",
         "sink.writer",

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 import spark_jetstream
 from spark_jetstream.admin import JetStreamAdmin, StoredMessage
-from spark_jetstream.errors import JetStreamError, OptionError, SchemaError
+from spark_jetstream.errors import OptionError
 from spark_jetstream.sql import _sample, payload_columns, view_names
 from spark_jetstream.testing import NatsServer
 from tests.compat import sql_job
 from tests.compat.test_compat import CONNECT, environment
+from tests.decoding.test_decode import check_decoded, check_read_by_libraries
 from tests.support.jobs import ROOT, run_python, run_script
 from tests.support.publish import Message
 from tests.support.streams import MakeStream
@@ -190,119 +189,6 @@ def check_tables(result: dict[str, Any], *, keeps_frame: bool, has_stream: bool)
     assert told == ([8, 8, 8] if has_stream else failures)
 
 
-NOT_ONE = "the payload is not one JSON object that fits the schema"
-FAULTS = [
-    *[NOT_ONE] * 2,
-    "the payload has no id",
-    *[NOT_ONE] * 15,
-    *[f"the payload has no {part}.n" for part in ("item", "all", "by")],
-    "the payload is not UTF-8",
-]
-DECODED: dict[str, Any] = {
-    "columns": [*COLUMNS, "decoded", "decode_error"],
-    "rows": [
-        [1, '{"id":1,"amount":2.5,"item":{"n":1},"all":[{"n":1},null],"by":{"a":{"n":1}}}', None],
-        [2, '{"id":2}', None],
-        *([sequence, None, fault] for sequence, fault in enumerate(FAULTS, 3)),
-    ],
-    "ids": [[1, 1], [2, 2]],
-    "null ids": len(FAULTS),
-    "good": [[1, 1], [2, 2]],
-    "dead": [
-        [sequence, fault, sql_job.PAYLOADS[sequence - 1].hex().upper()] for sequence, fault in enumerate(FAULTS, 3)
-    ],
-    "type": "struct<id:bigint,amount:double,price:struct<amount:double>>",
-    "versions": [
-        [1, '{"id":1,"amount":2.0}', None],
-        [2, '{"id":2,"price":{"amount":3.0}}', None],
-        [3, None, "there is no schema of version 3"],
-        [4, None, "there is no version of a schema"],
-    ],
-    "framed": [
-        [1, "{}", None],
-        [2, '{"id":2}', None],
-        [3, None, "there is no schema of version 18"],
-        *(
-            [number, None, "the payload does not begin with a zero byte and the version of a schema"]
-            for number in (4, 5)
-        ),
-        [6, None, NOT_ONE],
-    ],
-    "bucket": [[4, None, "there is no payload"], [5, 1, None]],
-}
-
-
-def check_decoded(result: dict[str, Any]) -> None:
-    assert result == {
-        name: sorted(item, key=repr) if name in ("rows", "dead") else item for name, item in DECODED.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("schema", "given", "said"),
-    [
-        (
-            "a int",
-            {"format": "avro"},
-            "argument format must be json, but it is 'avro': recipes decode Avro and Protobuf",
-        ),
-        ("a int", {"version": F.lit, "confluent": True}, "arguments version and confluent exclude each other"),
-        (
-            "a int",
-            {"column": "value"},
-            'argument column: the frame has no column "value" that is binary or a string (data',
-        ),
-        (
-            "a int",
-            {"column": "n"},
-            'argument column: the frame has no column "n" that is binary or a string (data string, n',
-        ),
-        (
-            "a int",
-            {"confluent": True},
-            "argument schema must map versions to schemas where argument version or confluent",
-        ),
-        ({}, {"confluent": True}, "argument schema must map versions to schemas"),
-        ("a in", {}, 'argument schema: [UNSUPPORTED_DATATYPE] Unsupported data type "IN"'),
-        ("bigint", {}, "argument schema: 'bigint' is neither DDL text nor a StructType with fields"),
-        ("", {}, "argument schema: '' is neither DDL text nor a StructType with fields"),
-        ({1: "a int"}, {}, "argument schema: {1: 'a int'} is neither DDL text nor a StructType with fields"),
-        ({1: "a int", 0: "a in"}, {"confluent": True}, "argument schema, version 0: [UNSUPPORTED_DATATYPE]"),
-        ("id int, ID int", {}, "argument schema: two of its fields have one name to Spark (id, ID)"),
-        (
-            {1: "a int, b int", 2: "b string"},
-            {"confluent": True},
-            "argument schema: field b is int, and string in version 2: give it one type, such as string",
-        ),
-        (
-            {1: "a int, id int", 2: "ID int"},
-            {"confluent": True},
-            "argument schema: field ID in version 2 and field id have one name to Spark",
-        ),
-        ({1: "a int", "1": "b int"}, {"confluent": True}, "argument schema has version 1 twice, as text and otherwise"),
-    ],
-)
-def test_payloads_that_cannot_be_decoded(spark: SparkSession, schema: Any, given: dict[str, Any], said: str) -> None:
-    frame = spark.createDataFrame([], "data string, n int")
-    if "version" in given:
-        given = {**given, "version": F.lit(1)}
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}") as raised:
-        spark_jetstream.decode(
-            frame, given.get("format", "json"), schema, **{n: v for n, v in given.items() if n != "format"}
-        )
-    assert isinstance(raised.value, JetStreamError)
-
-
-def test_names_that_decoded_payloads_take(spark: SparkSession) -> None:
-    frame = spark.createDataFrame([], "data string, Decoded int")
-    with pytest.raises(SchemaError, match=r"^argument df has a column decoded already: rename or drop it$"):
-        spark_jetstream.decode(frame, "json", "a int")
-
-
-def test_decoded_payloads(spark: SparkSession, server: NatsServer, tmp_path: Path) -> None:
-    check_decoded(sql_job.decoded(spark.newSession(), server.url, str(tmp_path)))
-
-
 def test_an_attached_view(spark: SparkSession, stream: MakeStream) -> None:
     s = stream()
     s.send(Message(f"{s.subject}.a", b'{"n": 1, "data": "x"}'), Message(f"{s.subject}.b", b"no JSON"))
@@ -341,4 +227,5 @@ def test_other_sparks(server: NatsServer, version: str, tmp_path: Path) -> None:
     check_attached(result["attached"], plans_once=newer)
     check_paths(result["paths"])
     check_decoded(result["decoded"])
+    check_read_by_libraries(result["by libraries"], newer=newer)
     check_tables(result["tables"], keeps_frame=newer and version != CONNECT, has_stream=newer)

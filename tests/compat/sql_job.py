@@ -17,6 +17,8 @@ from pyspark.sql import functions as F
 
 from spark_jetstream import attach, decode, register, schema_of
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.errors import OptionError
+from tests.support.protos import message_classes
 
 
 def rows(frame: DataFrame) -> list[list[Any]]:
@@ -329,6 +331,53 @@ def decoded(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     return result
 
 
+def by_libraries(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
+    """Payloads of Avro and of Protobuf with their versions in front: a batch, a streaming query, and a filter first."""
+    fields = [{"name": "id", "type": "long"}]
+    first = {"type": "record", "name": "Order", "fields": fields}
+    last = {**first, "fields": [*fields, {"name": "country", "type": "string", "default": "unknown"}]}
+    proto = 'syntax = "proto3"; message Order { int64 id = 1; %s repeated string tags = 3; }'
+    classes = [message_classes(Path(folder), proto % more)["Order"] for more in ("", "optional string country = 2;")]
+    payloads = {
+        "avro": [b"\0\0\0\0\x11\x02", b"\0\0\0\0\x12\x04\4de", b"\0\0\0\0\x12\x04\4d", b"\0\0\0\0\x13\x02", b"hello"],
+        "protobuf": [
+            b"\0\0\0\0\x11\0" + classes[0](id=1, tags=["new"]).SerializeToString(),
+            b"\0\0\0\0\x12\2\0" + classes[1](id=2, country="de").SerializeToString(),
+            b"\0\0\0\0\x12\2\2",
+            b"\0\0\0\0\x13\0",
+            b"hello",
+        ],
+    }
+    schemas: dict[str, dict[int, Any]] = {
+        "avro": {17: json.dumps(first), 18: last},
+        "protobuf": dict(zip((17, 18), classes, strict=True)),
+    }
+    result: dict[str, Any] = {}
+    with JetStreamAdmin(servers=url) as admin:
+        for format in ("avro", "protobuf"):
+            stream = format.upper()
+            admin.streams.create({"name": stream, "subjects": [format]})
+            for payload in payloads[format]:
+                admin.publish(format, payload)
+            options = {"servers": url, "stream": stream}
+            columns = ("sequence", "decoded.id", "decode_error")
+            frame = spark.read.format("jetstream").options(**options).load()
+            try:
+                batch = decode(frame, format, schemas[format], confluent=True)
+            except OptionError as error:
+                return {"refused": str(error)}
+            result[format] = rows(batch.select("sequence", F.to_json("decoded"), "decode_error"))
+            result[f"{format} type"] = batch.schema["decoded"].dataType.simpleString()
+            result[f"{format} ids"] = rows(batch.where("decode_error IS NULL").select("decoded.id"))
+            frame = spark.readStream.format("jetstream").options(**options).load()
+            streaming = decode(frame, format, schemas[format], confluent=True).select(*columns)
+            query = streaming.writeStream.format("memory").queryName(f"of_{format}").trigger(availableNow=True).start()
+            query.awaitTermination()
+            assert rows(spark.table(f"of_{format}")) == rows(batch.select(*columns))
+        clear(spark, admin)
+    return result
+
+
 def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
     """All of it."""
     return {
@@ -336,6 +385,7 @@ def front_door(spark: SparkSession, url: str, folder: str) -> dict[str, Any]:
         "paths": paths(spark, url, folder),
         "tables": tables(spark, url, folder),
         "decoded": decoded(spark, url, folder),
+        "by libraries": by_libraries(spark, url, folder),
     }
 
 

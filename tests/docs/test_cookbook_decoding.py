@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
+import threading
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -36,10 +41,27 @@ def test_json_that_does_not_parse_goes_to_its_own_stream(run_recipe: RunRecipe) 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["avro", "protobuf", "compression"])
+@pytest.mark.parametrize("name", ["protobuf", "compression"])
 def test_payloads_are_decoded_in_workers(name: str, run_recipe: RunRecipe) -> None:
     recipe = run_recipe(name)
     assert len(messages(recipe, "ORDERS")) == recipe.output.count("\n|") - 1  # a row for each, below the names
+
+
+@pytest.mark.full
+def test_avro_records_and_a_schema_registry(run_recipe: RunRecipe, tmp_path: Path) -> None:
+    recipe = run_recipe("avro")
+    assert len(messages(recipe, "ORDERS")) == recipe.output.count("\n")
+    versions = tmp_path / "subjects" / "orders-value" / "versions"
+    versions.mkdir(parents=True)
+    for number, (schema_id, schema) in enumerate(recipe.names["SCHEMAS"].items(), 1):
+        (versions / f"{number}").write_text(json.dumps({"id": schema_id, "schema": json.dumps(schema)}))
+    (versions / "index.html").write_text("[1, 2]")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as registry:
+        threading.Thread(target=registry.serve_forever, daemon=True).start()
+        found = recipe.names["registered"](f"http://127.0.0.1:{registry.server_port}", "orders-value")
+        registry.shutdown()
+    assert {name: json.loads(schema) for name, schema in found.items()} == recipe.names["SCHEMAS"]
 
 
 @pytest.mark.full

@@ -1,0 +1,1 @@
+"""Payloads of a schema: JSON, Avro and Protobuf as columns of a frame."""

@@ -1,0 +1,100 @@
+"""What a format makes of payloads: Spark's columns, by expressions or by a library that reads them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+
+from spark_jetstream.errors import OptionError, SchemaError
+
+
+class Decoded(NamedTuple):
+    """How to decode in two steps: ``value`` and ``fault`` refer to the column ``decoded``, which ``first`` makes.
+
+    ``fault`` is a text, null if nothing is wrong with the payload; otherwise ``value`` has no meaning.
+    """
+
+    first: Column
+    value: Column
+    fault: Column
+
+
+class PayloadReader(Protocol):
+    """What reads the payloads of one format. Spark sends it to its workers."""
+
+    @property
+    def fields(self) -> pa.StructType:
+        """The type of what `read` returns."""
+
+    @property
+    def expected(self) -> str:
+        """What a payload must be, for the error: ``one Avro record``."""
+
+    def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
+        """Return the fields of a payload. The library may raise any exception for bytes that it cannot read."""
+
+
+def struct_of(where: str, fields: Mapping[str, pa.DataType]) -> pa.StructType:
+    """Return the type of a record. Raises `SchemaError` if it has no field, or two with one name to Spark."""
+    if not fields:
+        raise SchemaError(f"{where} has no field")
+    if len({name.lower() for name in fields}) < len(fields):
+        raise SchemaError(f"{where}: two of its fields have one name to Spark ({', '.join(fields)})")
+    return pa.struct(fields)
+
+
+def read_by(reader: PayloadReader, payload: Column, version: Column, versions: Collection[str]) -> Decoded:
+    """Return columns that ``reader`` makes in Spark's workers. Raises `OptionError` on Spark 4.0, which cannot."""
+    if not hasattr(F, "arrow_udf"):
+        raise OptionError("argument format must be json on Spark 4.0: Avro and Protobuf need Spark 4.1 or later")
+    kind = _kind(reader)
+
+    def read(payloads: pa.Array, versions: pa.Array) -> pa.Array:
+        return read_all(reader, payloads, versions)
+
+    known = F.when(version.isin(*versions), payload)
+    first = F.arrow_udf(read, from_arrow_type(kind, prefer_timestamp_ntz=True))(known, version)
+    return Decoded(first, F.col("decoded")["value"], F.col("decoded")["error"])
+
+
+def read_all(reader: PayloadReader, payloads: pa.Array, versions: pa.Array) -> pa.Array:
+    """Return an array of structs of the same length: ``value`` and ``error``, of which at least one is null."""
+    rows = [_row(reader, *row) for row in zip(payloads.to_pylist(), versions.to_pylist(), strict=True)]
+    kind = _kind(reader)
+    try:
+        return pa.array(rows, kind)
+    except (ValueError, TypeError, OverflowError):
+        # One value that its type cannot hold, such as an int of more than 32 bits, fails all rows.
+        return pa.array([_held(reader, row, kind) for row in rows], kind)
+
+
+def _kind(reader: PayloadReader) -> pa.StructType:
+    return pa.struct({"value": reader.fields, "error": pa.string()})
+
+
+def _row(reader: PayloadReader, payload: bytes | None, version: str) -> dict[str, Any]:
+    if payload is None:
+        return {}
+    try:
+        return {"value": reader.read(payload, version)}
+    except Exception as error:  # noqa: BLE001  # a library's, of hostile bytes: the row has it as its error
+        return _failed(reader, error)
+
+
+def _held(reader: PayloadReader, row: dict[str, Any], kind: pa.StructType) -> dict[str, Any]:
+    try:
+        pa.array([row], kind)
+    except (ValueError, TypeError, OverflowError) as error:
+        return _failed(reader, error)
+    return row
+
+
+def _failed(reader: PayloadReader, error: Exception) -> dict[str, Any]:
+    # Bytes that are not UTF-8 may be part of the text.
+    said = str(error).encode(errors="replace").decode()
+    return {"error": f"the payload is not {reader.expected} that fits the schema ({type(error).__name__}: {said})"}
