@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import time
 
+_LEAST = 2.0  # seconds
+
+
+def share(seconds: float, count: int) -> float:
+    """Return the seconds that each of `count` attempts has of these: at least two, if there are as many."""
+    return max(seconds / count, min(seconds, _LEAST))
+
 
 class Deadline:
     """A moment that many seconds from now, on the monotonic clock."""

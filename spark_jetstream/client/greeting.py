@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from urllib.parse import ParseResult
 
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ProtocolError, printable
 from spark_jetstream.options import advice
 from spark_jetstream.protocol.server_info import checked_info
+
+Address = tuple[str, int]
+"""Host or address, and port."""
 
 _LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
@@ -45,10 +47,10 @@ def not_nats(server: str, line: bytes, answer: bytes = b"", *, web: bool = False
     return error
 
 
-async def answer_of(uri: ParseResult, patience: float) -> bytes:
-    """Return how a server answers `_REQUEST`, over a connection of its own; nothing without an answer."""
+async def answer_of(address: Address, patience: float) -> bytes:
+    """Return how the server at an address answers `_REQUEST`, over another connection; nothing without an answer."""
     with contextlib.suppress(OSError, asyncio.TimeoutError):
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(uri.hostname, uri.port), patience / 2)
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(*address), patience / 2)
         try:
             writer.write(_REQUEST)
             return await asyncio.wait_for(reader.read(4096), patience / 2)
@@ -57,8 +59,8 @@ async def answer_of(uri: ParseResult, patience: float) -> bytes:
     return b""
 
 
-async def first_line(reader: SocketReader, uri: ParseResult, patience: float, *, plain: bool) -> bytes:
-    """Return the first line of a server. Raises `NotNats` for one that says nothing within `patience` seconds.
+async def first_line(reader: SocketReader, server: str, address: Address, patience: float, *, plain: bool) -> bytes:
+    """Return the first line of a server (host:port). Raises `NotNats` if it says nothing within `patience` seconds.
 
     A NATS server speaks first, most others wait for a request: a silent one is asked what it is, unless TLS has begun.
     """
@@ -66,12 +68,12 @@ async def first_line(reader: SocketReader, uri: ParseResult, patience: float, *,
     try:
         await asyncio.wait([line], timeout=min(_QUIET, patience / 4))
         if plain and not line.done():
-            answer = await answer_of(uri, deadline.left / 2)
+            answer = await answer_of(address, deadline.left / 2)
             if not line.done() and answer[:4] not in (b"", b"INFO"):
-                raise not_nats(uri.netloc, answer, answer)
+                raise not_nats(server, answer, answer)
         await asyncio.wait([line], timeout=deadline.left)
         if not line.done():
-            raise NotNats(f"the server at {uri.netloc} accepts connections and says nothing{_HINT if plain else ''}")
+            raise NotNats(f"the server at {server} accepts connections and says nothing{_HINT if plain else ''}")
         return await line
     finally:
         line.cancel()

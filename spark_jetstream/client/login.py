@@ -31,7 +31,7 @@ import nats.errors
 
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.auth import connect_arguments
-from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.deadline import Deadline, share
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.nats_py import LastingClient, error_text
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, ProtocolError, WrongServer
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 0.01  # seconds
 _REFUSED_FOR = 5.0  # seconds
-_SHARE, _LEAST = 0.9, 2.0  # of `connect_timeout` for an attempt with each server; seconds
+_SHARE = 0.9  # of `connect_timeout` for the attempts with all servers
 
 
 class Login:
@@ -79,7 +79,7 @@ class Login:
 
     async def open(self, patience: float, find_file: Callable[[str], str], *, starting: bool) -> None:
         """Connect within `patience` seconds, or raise why that is not possible: see `Connection.open`."""
-        count, seconds = len(self.options.servers), self.options.connect_timeout
+        seconds = self.options.connect_timeout
         self._starting = starting
         if patience <= seconds:  # the caller does not wait for the end of an outage
             self._tolerance = 0.0
@@ -89,7 +89,7 @@ class Login:
                 servers=list(self.options.servers),
                 name=CONNECTION,
                 # Seconds; a float will do. A silent server leaves time for the others, and for its error.
-                connect_timeout=_SHARE * max(seconds / count, min(seconds, _LEAST)),  # type: ignore[arg-type]
+                connect_timeout=_SHARE * share(seconds, len(self.options.servers)),  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]
                 ping_interval=20,

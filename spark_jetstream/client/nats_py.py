@@ -23,6 +23,7 @@ from nats.aio.client import Client, __version__
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport, WebSocketTransport
 
+from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.auth import Credentials, mistrust
 from spark_jetstream.client.greeting import Greeting, NotNats, answer_of, first_line, not_nats, plain_error
 from spark_jetstream.client.socket_reader import SocketProtocol, SocketReader
@@ -290,6 +291,7 @@ class BulkTransport(TcpTransport):
     def __init__(self, requires_tls: bool, pace: Callable[[], float]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._requires_tls = requires_tls
+        self._addresses = Addresses()
         self.pace = pace
         self._last_read = 0.0  # when, on the monotonic clock: for the pace
 
@@ -300,10 +302,10 @@ class BulkTransport(TcpTransport):
         """Open the connection, without TLS."""
         self.abort()  # nats-py leaves what a failed attempt has opened
         protocol = SocketProtocol(SocketReader(_MOST_UNREAD))
-        connecting = asyncio.get_running_loop().create_connection(lambda: protocol, uri.hostname, uri.port)
-        transport, _ = await asyncio.wait_for(connecting, connect_timeout)
+        wire, patience = await self._addresses.connect(uri, connect_timeout)
+        self._at = uri.netloc, wire.getpeername()[:2], patience
+        transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, sock=wire)
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
-        self._at = uri, connect_timeout
         self._greeting = Greeting(uri.netloc)
         self._take_over(protocol, transport)
         self._bare_io_reader, self._bare_io_writer = self._io_reader, self._io_writer
@@ -321,7 +323,13 @@ class BulkTransport(TcpTransport):
         starting = asyncio.get_running_loop().start_tls(
             plain.transport, protocol, ssl_context, server_hostname=hostname
         )
-        transport: Any = await asyncio.wait_for(starting, connect_timeout)
+        patience = connect_timeout if self._greeting.greeted else self._at[-1]
+        try:
+            transport: Any = await asyncio.wait_for(starting, patience)
+        except BaseException:
+            self.abort()
+            self._io_reader = self._io_writer = None  # nobody tells the plain connection of its end
+            raise
         protocol.connection_made(transport)
         self._take_over(protocol, transport)
         self._secured = True
@@ -357,9 +365,11 @@ class BulkTransport(TcpTransport):
         plain, greeted = not self._secured, self._greeting.greeted
         try:
             line = await (reader.readline() if greeted else first_line(reader, *self._at, plain=plain))
-            return self._greeting.check(line, plain=plain)
+            line = self._greeting.check(line, plain=plain)
         except ValueError as error:  # for a line of more than `_MOST_UNREAD` bytes
             raise NotNats(f"the server sent a line of more than {_MOST_UNREAD:,} bytes, which is not NATS") from error
+        self._addresses.greeted()
+        return line
 
     async def drain(self) -> None:
         """Wait until the buffer has room."""
@@ -386,7 +396,6 @@ class BulkTransport(TcpTransport):
                 self.abort()
                 await asyncio.wait([closing], timeout=_GOODBYE)
         finally:
-            # The plain connection does not learn of its end if TLS was begun over it and failed.
             closing.cancel()
         if closing.done():
             closing.result()
@@ -401,6 +410,10 @@ class BulkTransport(TcpTransport):
 
 class CheckedWebSocket(WebSocketTransport):
     """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._addresses = Addresses()
 
     def __bool__(self) -> bool:
         return True  # or nats-py puts one of its own in its place
@@ -419,19 +432,20 @@ class CheckedWebSocket(WebSocketTransport):
             await super().connect_tls(uri, ssl_context, buffer_size, int(connect_timeout))
 
     async def _open(self, uri: Any, connect_timeout: float, **tls: ssl.SSLContext) -> None:
-        from aiohttp import ClientResponseError  # noqa: PLC0415  # of the extra websocket
+        from aiohttp import ClientResponseError, ClientSession  # noqa: PLC0415  # of the extra websocket
 
-        session: Any = self._client
-        if session is None:  # it was closed
-            super().__init__()
-            session = self._client
+        if self._client is not None:
+            await self._client.close()
+        connector, patience = await self._addresses.connector(uri, connect_timeout)
+        session: Any = ClientSession(connector=connector)
+        self._client = session
         opening = session.ws_connect(uri.geturl(), max_msg_size=_LONGEST_WS_MESSAGE, **tls)
         try:
-            self._ws = await asyncio.wait_for(opening, connect_timeout)
+            self._ws = await asyncio.wait_for(opening, patience)
         except ssl.SSLError as error:  # aiohttp's own, without what the one below it says of the certificate
             raise (error.__cause__ or error) from None
         except ClientResponseError as error:
-            answer = b"" if tls else await answer_of(uri, connect_timeout)
+            answer = b"" if tls else await answer_of((uri.hostname, uri.port), connect_timeout)
             status = b"HTTP/1.1 %d" % error.status if error.headers else answer or error.message.encode()
             raise not_nats(uri.netloc, status, answer, web=True) from None
         self._using_tls = bool(tls)
@@ -456,7 +470,9 @@ class CheckedWebSocket(WebSocketTransport):
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
         line = (await self.read(0)).line()
-        return self._greeting.check(self._incoming.rest() if line is None else line)
+        line = self._greeting.check(self._incoming.rest() if line is None else line)
+        self._addresses.greeted()
+        return line
 
     async def read(self, buffer_size: int) -> Incoming:  # type: ignore[override]  # for `BulkParser`
         """Return what the server has sent, with the next WebSocket message."""

@@ -199,7 +199,7 @@ def test_a_server_that_says_nothing_may_be_one_that_starts(ports: Ports, plain: 
     uri = urlparse(f"nats://{LOOPBACK}:{ports.silent}")
 
     async def wait() -> None:
-        await greeting.first_line(SocketReader(100), uri, 0.5, plain=plain)
+        await greeting.first_line(SocketReader(100), uri.netloc, (LOOPBACK, ports.silent), 0.5, plain=plain)
 
     with pytest.raises(greeting.NotNats) as caught:
         asyncio.run(wait())

@@ -1,0 +1,94 @@
+"""The addresses of a host: which one is tried first, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from spark_jetstream.client.deadline import Deadline, share
+
+Entry = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+"""What `socket.getaddrinfo` says of an address; the last field is that of the socket."""
+
+
+class Addresses:
+    """The addresses of the servers of one connection. Those that brought no greeting when last tried are tried last.
+
+    Nothing tells a dead address from a slow one before its time is over. So the addresses of a host share the time of
+    an attempt to connect, and an address that accepts the connection and says nothing ends the attempt.
+    """
+
+    def __init__(self) -> None:
+        self._tried: dict[Any, int] = {}  # address that has not greeted since -> number of the try
+        self._tries = 0
+        self._last: Any = None  # the address of the last try
+
+    async def resolve(self, uri: Any, seconds: float) -> list[Entry]:
+        """Return the addresses of a host, the best one first. Raises `OSError` and `asyncio.TimeoutError`."""
+        resolving = asyncio.get_running_loop().getaddrinfo(uri.hostname, uri.port, type=socket.SOCK_STREAM)
+        entries: Any = await asyncio.wait_for(resolving, seconds)
+        return sorted(entries, key=lambda entry: self._tried.get(entry[-1], 0))
+
+    async def connect(self, uri: Any, seconds: float) -> tuple[socket.socket, float]:
+        """Return a socket that is connected to an address of a host, and the seconds in which its peer must greet.
+
+        Raises `OSError` and `asyncio.TimeoutError`.
+        """
+        deadline, failures = Deadline(seconds), list[Exception]()
+        entries = await self.resolve(uri, seconds)
+        while entries and not (failures and deadline.expired):
+            patience = share(deadline.left, len(entries))
+            try:
+                return await self._connect(entries.pop(0), patience), patience
+            except (OSError, asyncio.TimeoutError) as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        raise OSError(", ".join(str(failure) or "no answer in time" for failure in failures))
+
+    async def connector(self, uri: Any, seconds: float) -> tuple[Any, float]:
+        """Return a connector of aiohttp for one connection to a host, and the seconds in which its peer must greet.
+
+        It tries the next address when one has not accepted for a quarter of a second. Raises what `connect` raises.
+        """
+        from aiohttp import TCPConnector  # noqa: PLC0415  # of the extra websocket
+        from aiohttp.abc import AbstractResolver  # noqa: PLC0415
+
+        entries = await self.resolve(uri, seconds)
+        numeric = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+
+        class Resolver(AbstractResolver):
+            async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[Any]:
+                common = {"hostname": host, "port": port, "flags": socket.AI_NUMERICHOST}
+                return [
+                    {**common, "host": socket.getnameinfo(address, numeric)[0], "family": family, "proto": protocol}
+                    for family, _, protocol, _, address in entries
+                ]
+
+            async def close(self) -> None:
+                pass
+
+        self._try(entries[0][-1])
+        return TCPConnector(resolver=Resolver(), use_dns_cache=False), share(seconds, len(entries))
+
+    def greeted(self) -> None:
+        """Note that the address that was tried last has greeted."""
+        self._tried.pop(self._last, None)
+
+    def _try(self, address: Any) -> None:
+        self._tries += 1
+        self._last = address
+        self._tried[address] = self._tries
+
+    async def _connect(self, entry: Entry, seconds: float) -> socket.socket:
+        *kind, _, address = entry
+        self._try(address)
+        wire = socket.socket(*kind)
+        try:
+            wire.setblocking(False)
+            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(wire, address), seconds)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
