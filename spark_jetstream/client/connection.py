@@ -68,7 +68,7 @@ class Connection:
     @property
     def max_payload(self) -> int:
         """The largest message that the server accepts, header and payload, in bytes."""
-        return int(self._login.client.max_payload)
+        return self._login.client.most_bytes
 
     @property
     def usable(self) -> bool:

@@ -117,6 +117,7 @@ class Login:
                     f"cannot connect to {self.options.display_servers} {advice.SERVERS}: {error_text(error)}"
                 ) from None
             self._accepted()
+            await self._learn_limit()
         except BaseException:
             self.client.ended = True
             attempt.cancel()
@@ -164,6 +165,11 @@ class Login:
                 self.client.abort()
                 await self.client.force_reconnect()
             raise ConnectionFailed(f"the NATS server at {self.options.display_servers} does not answer") from error
+
+    async def _learn_limit(self) -> None:
+        """Ping the server: its answer comes after the limit of the account (`LastingClient.most_bytes`)."""
+        with contextlib.suppress(ConnectionFailed):
+            await self.ping(self.options.request_timeout)
 
     def spellings(self, subject: str) -> tuple[str, ...]:
         """Return the names that the server may have for a published subject: it takes its own domain out first."""
@@ -233,3 +239,4 @@ class Login:
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
         self._accepted()
+        self._loop.start(self._learn_limit())

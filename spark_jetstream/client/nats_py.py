@@ -12,6 +12,7 @@ import logging
 import re
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -97,6 +98,9 @@ class LastingClient(Client):
         self.read_login: Callable[[], dict[str, Any]] = dict
         self._ps = BulkParser(self._ps, scanner, deliver, complain)  # type: ignore[assignment]
         self._transport = self.wire
+        self.most_bytes = sys.maxsize
+        """The largest message that the server accepts. The server tells the limit of the account after the login, so a
+        greater one than before counts from the answer to a ping on."""
         self.ended = False  # nobody wants the connection any more
         self.attempted: Any = None  # the URL of the server of the last attempt, one of `servers`
 
@@ -190,12 +194,14 @@ class LastingClient(Client):
         # nats-py leaves what changes after the login: test_the_limit_of_an_account_counts
         self._server_info = {**self._server_info, **info}
         self._max_payload = self._server_info["max_payload"]
+        self.most_bytes = min(self.most_bytes, self._max_payload)
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():
             # nobody waits any more: test_the_answer_to_a_ping_that_was_given_up
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
+        self.most_bytes = self._max_payload
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg:  # the connection goes on

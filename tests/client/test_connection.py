@@ -764,11 +764,23 @@ def test_an_error_for_which_the_server_closes_the_connection() -> None:
 def test_the_limit_of_an_account_counts() -> None:
     limited = "accounts { A { limits { max_payload: 4096 }, users: [{ user: ann, password: a }] } }\nno_auth_user: ann"
     with NatsServer(config=limited, max_payload=65536) as server, WireProxy(server.url) as proxy:
+        late = b""
+
+        def hold(frame: bytes) -> bytes:
+            """Let the limit of the account come just before the answer to the next ping."""
+            nonlocal late
+            if b'"max_payload":4096' in frame:
+                late = frame
+                return b""
+            answer, late = late + frame, b""
+            return answer
+
+        proxy.drop(hold)
         connection = connect(options(proxy.url))
-        connection.check()  # its answer comes after the limit
         assert connection.max_payload == connection.server_info["max_payload"] == 4096
         proxy.cut()
-        wait_until(lambda: connection.reconnects == 1, "the next connection")
+        wait_until(lambda: connection.max_payload == 4096 and connection.reconnects == 1, "the next connection")
+        connection.check()
         assert connection.max_payload == connection.server_info["max_payload"] == 4096
 
 
