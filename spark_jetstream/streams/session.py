@@ -221,7 +221,7 @@ class PullSession:
         if not self._consumed:
             self._first_requests[str(self._number)] = body
         self._inbox.publish(self._subject, body, self._number)
-        self._bytes_left = self._max_bytes + (self._bytes_left if self._outstanding else 0)
+        self._bytes_left += self._max_bytes
         self._outstanding += batch
         self._before = self._consumed
 
@@ -279,6 +279,9 @@ class PullSession:
     def _caught_up(self, end: jsapi.PullEnd, status: Status) -> EndOfRange | None:
         """Handle a status for a request with `no_wait`: 404 after messages says that the stream ends there."""
         if end.outcome is not jsapi.PullOutcome.GOES_ON:
+            self._use(end.unused_bytes or 0)
+            if self._inbox.token(status) != str(self._number):
+                return None  # it had brought all of its messages when the next request went out
             self._outstanding = 0
         if self._consumed > self._before:
             return EndOfRange() if status.code == jsapi.NOT_FOUND else None

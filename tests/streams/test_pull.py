@@ -30,7 +30,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.streams import pull, session
+from spark_jetstream.streams import latest, pull, session
 from spark_jetstream.streams.latest import END
 from spark_jetstream.streams.pull import RangeReader, look, through_outages
 from spark_jetstream.streams.session import Ends
@@ -255,6 +255,48 @@ def test_requests_whose_last_byte_is_used(
     exact = replace(settings, max_bytes=sum(sizes[:used]) // requests)
     assert sequences(pulls(proxy.url, part_of(server.url, "E"), exact)) == ALL[: used + 1]
     assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1  # nothing was lost, so no other consumer had to go on
+
+
+def test_a_request_that_ends_while_the_next_ones_go_out(server: NatsServer, proxy: WireProxy) -> None:
+    """Of two requests one ends silently, with its last message and its last byte. The end of the other is on its way.
+
+    The reader has both of their messages in one run, and sends two requests. Their last bytes end both silently, too.
+    """
+    settings = replace(SETTINGS, batch=5)
+
+    def stream(name: str, large: int) -> list[int]:
+        """Store messages of which two are `large`. Return what each takes of the bytes of a request."""
+        create(server.url, name)
+        sizes = [100, 50] * 5 + [large] * 2 + [10] * 18
+        with Publisher(server.url) as publisher:
+            publisher.publish([Message(f"{name}.a", b"x" * size) for size in sizes])
+        runs = pulls(server.url, part_of(server.url, name), settings)
+        return [run.frames[at : at + 1].pull_bytes() for run in runs for at in range(len(run))]
+
+    sizes = stream("E", 1000)
+    most = sum(sizes[0:10:2])
+    sizes = stream("F", most - sizes[10] + 1000)
+    assert sum(sizes[0:10:2]) == sizes[10] == sizes[11] == most
+    first: list[bytes] = []
+
+    def together(frame: bytes) -> bytes:
+        if b"$JS.ACK" not in frame or len(first) == 10:
+            return frame
+        first.append(frame)
+        return b"".join(first) if len(first) == 10 else b""
+
+    proxy.drop(together)
+    assert sequences(pulls(proxy.url, part_of(server.url, "F"), replace(settings, max_bytes=most))) == ALL[:30]
+    assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1
+
+
+def test_one_consumer_catches_up(server: NatsServer, proxy: WireProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a request that brought all of its messages comes when the next one is under way."""
+    monkeypatch.setattr(latest, "LEAST_BATCH", 1)
+    settings, part = replace(SETTINGS, batch=COUNT // 7), part_of(server.url, "S", 1, END, count=None)
+    assert sequences(latest.read_to_end(connecting(proxy.url), part, settings, "test")) == ALL
+    assert proxy.client_bytes.count(b"CONSUMER.CREATE") == 1
+    assert proxy.client_bytes.count(b"CONSUMER.MSG.NEXT") == 8
 
 
 def test_requests_that_bytes_end_never_grow(server: NatsServer, proxy: WireProxy) -> None:
