@@ -77,7 +77,8 @@ class Policy:
     quiet_heartbeats: int = 2
     """After so many heartbeats in a row the next message was removed, or the consumer is stuck: a new one shows which.
 
-    For a message that is removed before its delivery the server waits. A new consumer does not count it.
+    For a message that is removed before its delivery the server waits. A new consumer does not count it. The server
+    sends a heartbeat for each request: two of them are one interval where two requests are under way.
     """
     fruitless: int = 8
     """After so many requests in a row that end without a message, though the server counts some, it is lost."""
