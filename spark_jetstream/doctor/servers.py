@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import socket
@@ -26,7 +27,6 @@ from spark_jetstream.errors import (
     NoResponders,
     OptionError,
     PermissionDenied,
-    ProtocolError,
     brief,
 )
 from spark_jetstream.options.connection import ConnectionOptions
@@ -107,10 +107,10 @@ class ServerProbe:
             return {}
         if options.tls_handshake_first:
             with self._start_tls(wire) as secured:
-                info = _read_info(secured)
+                info = self._read_info(secured)
                 self.findings += [*_check_info(info), *_check_certificate(secured)]
             return info
-        info = _read_info(wire)
+        info = self._read_info(wire)
         self.findings += _check_info(info)
         if info.get("tls_required") or (info.get("tls_available") and options.requires_tls):
             if info.get("tls_verify") and not _CLIENT_CERTIFICATE & options.given():
@@ -123,6 +123,27 @@ class ServerProbe:
         else:
             self.findings.append(self._plain(info))
         return info
+
+    def _read_info(self, wire: socket.socket) -> dict[str, Any]:
+        """Return the INFO with which a server begins."""
+        line = b""
+        with contextlib.suppress(OSError):
+            line = wire.makefile("rb").readline(_MAX_INFO)
+        try:
+            if line.startswith(b"INFO"):
+                checked_info(line, first=True)
+                info: dict[str, Any] = json.loads(line.removeprefix(b"INFO"))
+                return info
+            connect(
+                self._options.model_copy(update={"servers": (self.url,)}), starting=False
+            )  # which says what is there
+            text = "is a NATS server now, and was none before"
+        except JetStreamError as error:
+            text = str(error)
+        advice = (
+            "look into its log, or correct the port in option servers (4222 is that of clients, 8222 of monitoring)"
+        )
+        raise _ProbeError("server", text, advice)
 
     def _plain(self, info: dict[str, Any]) -> Finding:
         offered = "offered, and not used" if info.get("tls_available") else "not offered"
@@ -164,29 +185,6 @@ class ServerProbe:
 
 def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).lower()
-
-
-def _read_info(wire: socket.socket) -> dict[str, Any]:
-    """Return the INFO with which a server begins."""
-    try:
-        line = wire.makefile("rb").readline(_MAX_INFO)
-    except TimeoutError:
-        advice = "set option tlsHandshakeFirst to true if the server wants TLS first, or correct the port"
-        raise _ProbeError("server", "says nothing: no NATS server, or one with TLS first", advice) from None
-    except OSError as error:
-        raise _ProbeError("server", f"breaks the connection: {_reason(error)}", "look into its log") from None
-    if not line:
-        advice = "look into its log; is the port that of its clients?"
-        raise _ProbeError("server", "closes the connection at once", advice)
-    advice = "correct the port in option servers (4222 is that of clients, 8222 that of monitoring)"
-    if not line.startswith(b"INFO "):
-        raise _ProbeError("server", "is no NATS server: it does not begin with INFO", advice)
-    try:
-        checked_info(line, first=True)
-    except ProtocolError as error:
-        raise _ProbeError("server", f"is no NATS server: {error}", advice) from None
-    info: dict[str, Any] = json.loads(line.removeprefix(b"INFO "))
-    return info
 
 
 def _check_info(info: dict[str, Any]) -> Iterator[Finding]:

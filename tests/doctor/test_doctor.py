@@ -133,7 +133,9 @@ def test_a_server_that_is_away_beside_others_is_a_warning(nats_server: NatsServe
 
 def test_a_port_without_a_nats_server_is_told_apart(nats_server: NatsServer) -> None:
     monitor = nats_server.monitor_url.replace("http:", "nats:")
-    wrong("server", 3, monitor, *QUICK, text="no NATS server", advice="tlsHandshakeFirst")
+    wrong(
+        "server", 3, monitor, *QUICK, text=f"the monitoring of a nats-server, whose clients use port {nats_server.port}"
+    )
     with socket.create_server((LOOPBACK, 0)) as liar, ThreadPoolExecutor(1) as pool:
 
         def greet(info: bytes) -> None:
@@ -194,7 +196,14 @@ def test_libraries_say_nothing_of_their_own_about_tls(secure: Tls, tmp_path: Pat
 def test_tls_first_and_client_certificates_are_needed_where_asked_for(secure: Tls, tmp_path: Path) -> None:
     server = secure(more="handshake_first: true, verify: true")
     ca = ("--tlsca", tmp_path / "ca.pem")
-    wrong("server", 3, server.url, *QUICK, *ca, advice="tlsHandshakeFirst")
+    wrong(
+        "server",
+        3,
+        server.url,
+        *QUICK,
+        *ca,
+        text="says nothing; one that begins with TLS needs option tlsHandshakeFirst",
+    )
     pem = tmp_path / "client.pem"
     code, findings = look(server.url, *QUICK, *ca, "--tlsfirst", "--tlscert", pem, "--tlskey", pem)
     assert (code, trouble(findings)) == (0, {})
