@@ -182,7 +182,10 @@ class Progress:
             consumer = self._consumers.create(name, durable, since, moving.next if moving else None)
             held_from = moving.next if moving else held_from
             if self._consumers.loses_messages(state, consumer):
-                self._consumers.delete(name, durable)
+                try:
+                    self._consumers.delete(name, durable)
+                except PermissionDenied as error:  # what cannot be read counts more
+                    log.warning("stream %s: consumer %s (option durable) is left behind: %s", name, durable, error)
         else:
             self._compare(consumer, state)
             if consumer.run is None and consumer.deliveries:

@@ -138,7 +138,9 @@ def refused(made: Stream) -> None:
     assert raised.value.option == "subjects"
 
 
-def test_several_filters_of_a_work_queue_and_an_older_server(stream: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_filters_of_a_work_queue_and_an_older_server(
+    stream: Maker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """It would move the consumer past what was not read when one filter is purged."""
     made = stream(retention="workqueue")
     filters = [f"{made.subject}.a", f"{made.subject}.b"]
@@ -154,6 +156,12 @@ def test_several_filters_of_a_work_queue_and_an_older_server(stream: Maker, monk
     delete_consumer(made)
     refused(made)
     assert consumers(made) == []  # what was made is not left behind
+    run = Run(made, *filters)
+    run.wire.deny("CONSUMER.DELETE")
+    with pytest.raises(OptionError, match="may lose unread messages"):
+        run.open()
+    assert caplog.messages[-1] == f"stream {made.name}: consumer query (option durable) is left behind: not allowed"
+    delete_consumer(made)
     Run(made, filters[0]).open()
     for retention in ("limits", "interest"):
         Run(stream(retention=retention), *filters).open()
