@@ -16,6 +16,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import JetStreamAdmin
+from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
 from spark_jetstream.sink import ledger, preflight
@@ -143,6 +144,12 @@ def no_connection_left() -> Iterator[None]:
     """No connection outlives the test: where each has servers of its own, none is of use to the next."""
     yield
     close_all()
+
+
+@pytest.fixture
+def no_election(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever says that there is no stream is asked again at once."""
+    monkeypatch.setattr(requests, "ELECTION", 0.01)
 
 
 @pytest.fixture

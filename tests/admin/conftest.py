@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -71,6 +72,19 @@ def api(publisher: Publisher) -> Iterator[Api]:
     publisher.api(f"STREAM.CREATE.{ORIGIN}", {"name": ORIGIN, "subjects": ["origin.>"], "allow_direct": True})
     yield publisher.api
     publisher.api(f"STREAM.DELETE.{ORIGIN}")
+
+
+@pytest.fixture
+def denied(nats_server_factory: Callable[..., NatsServer]) -> Callable[..., dict[str, str]]:
+    """A function that starts a server whose user may not publish to these subjects, and returns the user's login."""
+
+    def start(*subjects: str) -> dict[str, str]:
+        user = {"user": "u", "password": "p", "permissions": {"publish": {"deny": subjects}}}
+        config = {"accounts": {"A": {"jetstream": "enabled", "users": [user]}}}
+        server = nats_server_factory(config=json.dumps(config)[1:-1])
+        return {"servers": server.url, "user": "u", "password": "p"}
+
+    return start
 
 
 def stream_config(api: Api, name: str) -> StreamConfig:

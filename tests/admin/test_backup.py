@@ -393,12 +393,9 @@ def test_an_account_backup_that_fails_keeps_what_is_complete(admin: JetStreamAdm
 
 
 def test_a_stream_that_cannot_be_saved_does_not_keep_others_from_it(
-    nats_server_factory: Callable[..., NatsServer], tmp_path: Path
+    denied: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    denied = 'permissions: { publish: { deny: ["$JS.API.STREAM.SNAPSHOT.B", "$JS.API.STREAM.SNAPSHOT.C"] } }'
-    users = f"users: [{{ user: u, password: p, {denied} }}]"
-    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
-    with JetStreamAdmin(servers=server.url, user="u", password="p") as admin:
+    with JetStreamAdmin(**denied("$JS.API.STREAM.SNAPSHOT.B", "$JS.API.STREAM.SNAPSHOT.C")) as admin:
         for name in "ABCD":
             admin.streams.create(name)
         with pytest.raises(BackupError, match=r"SNAPSHOT\.B.*; .*SNAPSHOT\.C"):
@@ -411,14 +408,12 @@ def test_a_stream_that_cannot_be_saved_does_not_keep_others_from_it(
 
 
 def test_a_backup_that_may_not_acknowledge_breaks_off_no_other(
-    nats_server_factory: Callable[..., NatsServer], tmp_path: Path
+    denied: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
-    denied = 'permissions: { publish: { deny: "$JS.SNAPSHOT.ACK.A.>" } }'
-    users = f"users: [{{ user: u, password: p, {denied} }}]"
-    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
-    requests = Requester(options(server.url, user="u", password="p"))
+    login = denied("$JS.SNAPSHOT.ACK.A.>")
+    requests = Requester(options(login["servers"], user="u", password="p"))
     small: dict[str, Any] = {"chunk_size": 1024, "window_size": 2048}
-    with JetStreamAdmin(servers=server.url, user="u", password="p") as admin:
+    with JetStreamAdmin(**login) as admin:
         for name in "AB":
             admin.streams.create(name, subjects=name)
             admin.publish(name, random.randbytes(100_000))

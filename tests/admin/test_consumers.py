@@ -401,12 +401,9 @@ def test_next_waits_for_all(ends: str, admin: JetStreamAdmin, stream: str, publi
         assert [each.message.seq for each in waiting.result(60)] == [1, 2, 3][: 3 if ends == "with all" else 2]
 
 
-def test_next_returns_what_is_settled(nats_server_factory: Callable[..., NatsServer], monkeypatch: Any) -> None:
+def test_next_returns_what_is_settled(denied: Callable[..., dict[str, str]], monkeypatch: Any) -> None:
     """Nobody gets it again; what is not settled is delivered again."""
-    denied = 'permissions: { publish: { deny: ["$JS.ACK.S.c.*.2.>", "$JS.ACK.S.d.>"] } }'
-    users = f"users: [{{ user: u, password: p, {denied} }}]"
-    server = nats_server_factory(config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}")
-    with JetStreamAdmin(servers=server.url, user="u", password="p") as admin:
+    with JetStreamAdmin(**denied("$JS.ACK.S.c.*.2.>", "$JS.ACK.S.d.>")) as admin:
         admin.streams.create("S", subjects="s")
         for name in "cde":
             admin.consumers.create("S", name, DEFAULT_CONSUMER, ack_wait="1h")

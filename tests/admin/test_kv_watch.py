@@ -14,7 +14,6 @@ import pytest
 
 from spark_jetstream.admin import Entry, JetStreamAdmin
 from spark_jetstream.admin.watch import LABEL
-from spark_jetstream.client import requests
 from spark_jetstream.errors import DataLossError, OutageError
 from spark_jetstream.streams import pull
 from spark_jetstream.streams.pull import create_reader
@@ -181,11 +180,9 @@ def test_every_change_comes_once_over_a_wire_that_is_cut(
         assert came == list(range(1, count + 1))
 
 
+@pytest.mark.usefixtures("no_election")
 @pytest.mark.parametrize("again", [False, True])
-def test_a_bucket_that_is_deleted_or_created_again(
-    again: bool, admin: JetStreamAdmin, make: MakeKv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
+def test_a_bucket_that_is_deleted_or_created_again(again: bool, admin: JetStreamAdmin, make: MakeKv) -> None:
     bucket = make(history=64)
     found = bucket.watch()
     assert next(found) is None

@@ -13,6 +13,13 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    """A server of the module's own. A test that stops its server takes one from `nats_server_factory`."""
+    with NatsServer(http_monitor=True) as running:
+        yield running
+
+
 @pytest.fixture
 def admin(server: NatsServer) -> Iterator[Publisher]:
     """A connection to look after streams; there are none at the beginning, but one that keeps the account's folder."""

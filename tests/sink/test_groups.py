@@ -42,12 +42,6 @@ LEVELS = ["at-least-once", "deduplicated", "exactly-once"]
 COLUMNS = ("data", "subject", "atomic_group")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as running:
-        yield running
-
-
 @pytest.fixture
 def proxy(server: NatsServer) -> Iterator[WireProxy]:
     with WireProxy(server.url) as running:

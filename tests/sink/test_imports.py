@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from spark_jetstream.testing import NatsServer
 from tests.support.jobs import run_python
@@ -76,16 +74,10 @@ import pyarrow as pa
 from spark_jetstream.protocol.columns import repeated
 from tests.support.calls import store, writer_of
 rows = pa.record_batch([repeated("s", 1)] * 2, names=["data", "subject"])
-store(writer_of("b", {"servers": sys.argv[1], "stream": "S"}, rows.schema), [rows])
+store(writer_of("b", {"servers": sys.argv[1], "stream": "ONE"}, rows.schema), [rows])
 pa.array(["the result, by pyspark/sql/worker/write_into_data_source.py"])
 print(any(one is sys.modules["pandas"].__dict__ for one in gc.get_objects()))
 """
-
-
-@pytest.fixture
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as running:
-        yield running
 
 
 def test_writing_imports_no_pandas(server: NatsServer, tmp_path: Path) -> None:
@@ -111,5 +103,5 @@ def test_writing_imports_no_pandas(server: NatsServer, tmp_path: Path) -> None:
 
 def test_garbage_is_not_looked_for_in_what_spark_imports(server: NatsServer) -> None:
     """Spark itself imports pandas, when the first task of a worker has ended."""
-    create(server.url, "S", subjects=["s"])
+    create(server.url, "ONE", subjects=["s"])
     assert run_python("-c", WORK, server.url) == "False\n"

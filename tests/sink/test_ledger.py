@@ -46,13 +46,6 @@ def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None
     ensure_streams(asked, connect, str, remembered=options.streaming)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    """A server of this module's own: its ledger comes and goes."""
-    with NatsServer(http_monitor=True) as running:
-        yield running
-
-
 @pytest.fixture
 def make(server: NatsServer, admin: Publisher) -> MakeStream:
     """A function that makes a stream with a short duplicate window, unless told otherwise."""

@@ -422,7 +422,8 @@ class TestWire:
         assert bucket.meta("a")["chunks"] == 5
 
     @pytest.mark.full
-    def test_a_server_that_is_killed(self, server: NatsServer, make: Make) -> None:
+    def test_a_server_that_is_killed(self, nats_server_factory: Callable[..., NatsServer], make: Make) -> None:
+        server = nats_server_factory()
         made = make(url=server.url, storage="file")
         objects = [(f"o{index}", content(f"o{index}", 1, 4 * CHUNK)) for index in range(6)]
         with WireProxy(server.url) as proxy, standing_still(made, proxy, 12, *objects, cut=False):

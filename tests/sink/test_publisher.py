@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -222,7 +222,8 @@ class TestCut:
         # An answer that a cut overtakes is not counted: never more than what is stored.
         assert counted(raised.value) in (0, 10)
 
-    def test_by_a_server_that_takes_less_than_before(self, server: NatsServer) -> None:
+    def test_by_a_server_that_takes_less_than_before(self, nats_server_factory: Callable[..., NatsServer]) -> None:
+        server = nats_server_factory()
         create(server.url, "S", storage="file")
         with WireProxy(server.url) as wire:
 
@@ -849,8 +850,9 @@ class TestSharing:
         wanted = [*range(100_000, 105_000), *range(200_000, 205_000)]
         assert sorted(numbers(target.url, target.name)) == wanted
 
-    def test_no_inbox_is_left(self, server: NatsServer) -> None:
+    def test_no_inbox_is_left(self, nats_server_factory: Callable[..., NatsServer]) -> None:
         """However a task ends, its subscription ends with it."""
+        server = nats_server_factory(http_monitor=True)
         create(server.url, "LEFT", subjects=["left.>"])
         sink = Sink(server.url, maxRetries=0)
 

@@ -34,12 +34,6 @@ SCHEDULES, ROLLUPS = ("data", "subject", "schedule", "schedule_target"), ("data"
 Triples = Sequence[tuple[str, str, str | None]]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as running:
-        yield running
-
-
 def made(server: NatsServer, admin: Publisher, **config: Any) -> Stream:
     wanted = {"storage": "memory", "duplicate_window": SECOND // 4, "allow_msg_schedules": True, **config}
     return Stream(server.url, "S", admin, **wanted)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from spark_jetstream.buckets.stream import find_bucket
-from spark_jetstream.client import requests
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import DataLossError, OptionError, ServerBusy
@@ -39,9 +38,8 @@ NO_MESSAGE = {"error": {"code": 404, "err_code": 10037, "description": "no messa
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJetStream]:
+def fake(no_election: None) -> Iterator[FakeJetStream]:
     """A stream of 200 messages, which a cluster of three has; the query has read half of them, and no one waits."""
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
     with FakeJetStream() as running:
         running.store(2 * READ)
         answers(running)

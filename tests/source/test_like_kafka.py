@@ -61,7 +61,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jetstream.client import requests
 from spark_jetstream.errors import DataLossError, OptionError
 from spark_jetstream.monitoring import StreamLag, lag
 from spark_jetstream.options import SourceOptions
@@ -508,11 +507,9 @@ def test_available_now_should_throw_error_when_partitions_got_unavailable(
     assert accepting.run().sequences == ([] if damage is purge else list(expected))
 
 
-def test_empty_partitions_should_not_record_to_latest_offset(
-    stream: MakeStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_election")
+def test_empty_partitions_should_not_record_to_latest_offset(stream: MakeStream) -> None:
     """The only stream of a query is deleted: its position stays, and its end is unknown, which is no error."""
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
     s = stream()
     s.fill(10)
     query = Query(s.url, s.name, failOnDataLoss="false")

@@ -20,7 +20,6 @@ import pytest
 from nats.js.object_store import ObjectStore
 
 from spark_jetstream.buckets.objects import digest_text, meta_filter, meta_subject
-from spark_jetstream.client import requests
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DataLossError, JetStreamError
@@ -238,17 +237,16 @@ AFTER_THE_PLAN: dict[str, tuple[Callable[[Bucket], None], dict[str, bytes], str]
 }
 
 
+@pytest.mark.usefixtures("no_election")
 @pytest.mark.parametrize(("happens", "contents", "problem"), AFTER_THE_PLAN.values(), ids=AFTER_THE_PLAN)
 def test_after_the_plan(
     bucket: Bucket,
     planned: list[ObjectGroup],
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     happens: Callable[[Bucket], None],
     contents: dict[str, bytes],
     problem: str,
 ) -> None:
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
     caplog.set_level(logging.INFO)
     happens(bucket)
     text = problem.removeprefix("LOSS ").replace("STREAM", bucket.stream)
@@ -503,11 +501,9 @@ def test_links_to_objects(make: Callable[[], Bucket]) -> None:
     assert never.calls == 0
 
 
+@pytest.mark.usefixtures("no_election")
 @pytest.mark.parametrize("to", ["missing", "deleted", "bucket", "link"])
-def test_links_that_lead_nowhere(
-    bucket: Bucket, to: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
+def test_links_that_lead_nowhere(bucket: Bucket, to: str, caplog: pytest.LogCaptureFixture) -> None:
     bucket.put(("a", b"a"))
     if to == "deleted":
         bucket.put(("x", b"x"))
@@ -554,11 +550,11 @@ UNFOLLOWED = {
 }
 
 
+@pytest.mark.usefixtures("no_election")
 @pytest.mark.parametrize("former", [NOT_FOUND, UNFOLLOWED])
 def test_what_a_former_leader_says_of_the_bucket_of_a_link_is_no_loss(
-    make: Callable[[], Bucket], former: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Bucket], former: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
     bucket, far = make(), make()
     far.put(("t", b"there"))
     bucket.link("l", far.name, "t")
@@ -566,8 +562,8 @@ def test_what_a_former_leader_says_of_the_bucket_of_a_link_is_no_loss(
     assert bucket.contents(*bucket.plan(), connect=lambda _: connection) == {"l": b"there"}
 
 
-def test_a_bucket_that_is_not_there_is_waited_for_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
+@pytest.mark.usefixtures("no_election")
+def test_a_bucket_that_is_not_there_is_waited_for_once(bucket: Bucket) -> None:
     for name in "xyz":
         bucket.link(name, "NO_SUCH_BUCKET", "t")
     connection: Any = Former(bucket.connect(5.0), "OBJ_NO_SUCH_BUCKET", [])
@@ -575,9 +571,9 @@ def test_a_bucket_that_is_not_there_is_waited_for_once(bucket: Bucket, monkeypat
     assert connection.asked == 2
 
 
-def test_a_bucket_that_was_deleted_is_looked_for_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_election")
+def test_a_bucket_that_was_deleted_is_looked_for_once(bucket: Bucket) -> None:
     """However many of its objects were planned."""
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
     asked = []
     for names in ("x", "abcdefgh"):
         bucket.put(*((name, name.encode() * 10) for name in names))

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from spark_jetstream import datasource
-from spark_jetstream.client import connection, requests
+from spark_jetstream.client import connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
@@ -719,12 +719,6 @@ def test_a_batch_without_cuts_past_a_lost_tail() -> None:
 # Streams that are deleted
 
 
-@pytest.fixture
-def elections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says that there is no stream is asked again at once."""
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
-
-
 def both(server: NatsServer, **given: Any) -> Planner:
     """A query of the streams S and T, which accepts a loss."""
     return driver(server.url, "S,T", failOnDataLoss="false", **given)
@@ -743,7 +737,7 @@ def left(server: NatsServer, planner: Planner, at: Offset) -> tuple[Offset, dict
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("given", [{}, {"durable": "q"}, {"maxMessagesPerTrigger": 7}, {"startingOffsets": "latest"}])
 def test_a_query_goes_on_without_a_stream_that_is_deleted(
-    server: NatsServer, caplog: pytest.LogCaptureFixture, elections: None, restarted: bool, given: dict[str, Any]
+    server: NatsServer, caplog: pytest.LogCaptureFixture, no_election: None, restarted: bool, given: dict[str, Any]
 ) -> None:
     for name in "ST":
         create(server.url, name)
@@ -775,7 +769,7 @@ def test_a_query_goes_on_without_a_stream_that_is_deleted(
 
 
 def test_a_stream_that_is_deleted_under_a_batch(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch, elections: None
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, no_election: None
 ) -> None:
     """Also while the batch is planned; and a run of `availableNow` ends."""
     for name in "ST":
@@ -806,7 +800,7 @@ def test_a_stream_that_is_deleted_under_a_batch(
     assert left(server, again, end)[1] == {"S": list(range(11, 21))}
 
 
-def test_a_stream_that_never_was(server: NatsServer, elections: None) -> None:
+def test_a_stream_that_never_was(server: NatsServer, no_election: None) -> None:
     """A name that is misspelt is an error, whatever loss is accepted."""
     create(server.url, "S")
     fill(server.url, "S", 10)
@@ -816,7 +810,7 @@ def test_a_stream_that_never_was(server: NatsServer, elections: None) -> None:
             wanted()
 
 
-def test_a_stream_that_is_gone_or_created_again(server: NatsServer, elections: None) -> None:
+def test_a_stream_that_is_gone_or_created_again(server: NatsServer, no_election: None) -> None:
     create(server.url, "S")
     fill(server.url, "S", 10)
     [(start, end)] = run(driver(server.url))

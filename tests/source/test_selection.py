@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jetstream.client import connection, requests
+from spark_jetstream.client import connection
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import ApiError, DataLossError, OptionError, PermissionDenied, ServerBusy
 from spark_jetstream.monitoring import lag
@@ -31,15 +31,9 @@ from tests.support.proxy import WireProxy
 from tests.support.queries import Run, available_now, start, streaming
 from tests.support.reading import api, connecting, create, fill, wait_until
 
-pytestmark = pytest.mark.usefixtures("no_connection_left")
+pytestmark = pytest.mark.usefixtures("no_connection_left", "no_election")
 
 SHOP = {"metadata": {"team": "shop"}}
-
-
-@pytest.fixture(autouse=True)
-def elections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says that there is no stream is asked again at once."""
-    monkeypatch.setattr(requests, "ELECTION", 0.01)
 
 
 def delete(server: NatsServer, name: str) -> None:
