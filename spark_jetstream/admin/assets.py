@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
@@ -20,6 +21,8 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.units import shown
 
 Config = StreamConfig | ConsumerConfig
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
@@ -71,6 +74,26 @@ def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
             for page in api.pages(StreamNamesPage, jsapi.STREAM_NAMES, {"subject": subject}, context="list streams"):
                 others.update(page.streams)
     return others
+
+
+def filter_fault(api: Api, stream: StreamConfig, consumer: ConsumerConfig, context: str, *, exists: bool = True) -> str:
+    """Return why a filter of a consumer surely matches nothing of its stream; "" if there is none.
+
+    With ``exists`` the server has the stream, perhaps with messages from when it had other subjects.
+    """
+    if stream.mirror or stream.sources or stream.subject_transform:
+        return ""
+    stored = stream.subjects or [stream.name]
+    for filter_ in consumer.filters:
+        if any(subjects_overlap(filter_, subject) for subject in stored):
+            continue
+        look = partial(api.reply, StreamInfo, jsapi.STREAM_INFO, {"subjects_filter": filter_}, context=context)
+        if not (exists and look(stream=stream.name).state.subjects):
+            return (
+                f"{shown(filter_)} matches nothing that the stream stores ({', '.join(stored)}), so nothing would "
+                "ever be delivered for it; any_filter=True (--any-filter) allows it nevertheless"
+            )
+    return ""
 
 
 class Asset(Generic[Info]):

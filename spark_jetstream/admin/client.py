@@ -399,15 +399,21 @@ class JetStreamAdmin:
                 error = origin.error.description if origin.error else ""
                 yield OriginLag(info.config.name, origin.name, origin.lag, active, error)
 
-    def plan(self, *described: str | os.PathLike[str] | Mapping[str, Any], given_only: bool = False) -> Plan:
+    def plan(
+        self,
+        *described: str | os.PathLike[str] | Mapping[str, Any],
+        given_only: bool = False,
+        any_filter: bool = False,
+    ) -> Plan:
         """Return the steps that make streams and consumers what descriptions say. Nothing is changed.
 
         ``described`` are files or mappings (see `spark_jetstream.admin.descriptions`). Consumers that no description
         names are ignored. ``given_only``: fields that a description does not set stay; else they get their defaults.
+        A consumer with a new filter that matches nothing, as for `Consumers.create`, is refused unless ``any_filter``.
         Raises `OptionError`, which names the file, for a description that is not possible.
         """
         wanted = read_wanted(*described, newer=self._api.newer)
-        return make_plan(self._api, wanted, given_only=given_only)
+        return make_plan(self._api, wanted, given_only=given_only, any_filter=any_filter)
 
     def apply(self, plan: Plan) -> None:
         """Carry out a plan; the next plan of the same descriptions has no changes.

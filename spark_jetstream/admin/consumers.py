@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from spark_jetstream.admin.api import Api, checked, consumer_name, moment, positive
-from spark_jetstream.admin.assets import Asset
+from spark_jetstream.admin.assets import Asset, filter_fault
 from spark_jetstream.admin.balance import Balanced
 from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver, pull
 from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
@@ -41,7 +41,6 @@ from spark_jetstream.options.values import Seconds, Size
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
 from spark_jetstream.protocol.conventions import RUN
-from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp, minutes_or_months, shown
 from spark_jetstream.streams.pull import through_outages
 
@@ -448,26 +447,16 @@ class Consumers(Balanced):
         """Raise `OptionError` if a filter surely matches nothing, unless the consumer ``name`` exists already."""
         if not wanted.filters:
             return
-        look = partial(self._api.reply, StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)
         with contextlib.suppress(PermissionDenied, NoResponders):
-            config = look().config
-            if config.mirror or config.sources or config.subject_transform:
+            info = self._api.reply(StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)
+            fault = filter_fault(self._api, info.config, wanted, context)
+            if not fault:
                 return
-            stored = config.subjects
-            for filter_ in wanted.filters:
-                if any(subjects_overlap(filter_, subject) for subject in stored):
-                    continue
-                if look({"subjects_filter": filter_}).state.subjects:
-                    continue  # messages from when the stream had other subjects
-                if name:
-                    with contextlib.suppress(ConsumerNotFound):
-                        self.load(stream, name)
-                        return
-                raise OptionError(
-                    f"cannot {context}: {shown(filter_)} matches nothing that the stream stores "
-                    f"({', '.join(stored)}), so nothing would ever be delivered for it; "
-                    "any_filter=True (--any-filter) allows it nevertheless"
-                )
+            if name:
+                with contextlib.suppress(ConsumerNotFound):
+                    self.load(stream, name)
+                    return
+            raise OptionError(f"cannot {context}: {fault}")
 
 
 def _duration_or_time(until: Any) -> Nanoseconds | Timestamp:

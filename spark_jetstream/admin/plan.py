@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.assets import Config, already_exists, confirm, send
+from spark_jetstream.admin.assets import Config, already_exists, confirm, filter_fault, send
 from spark_jetstream.admin.descriptions import Wanted
 from spark_jetstream.admin.models.base import complaint, readable
 from spark_jetstream.admin.models.changes import Difference, differences, merged
@@ -25,12 +25,7 @@ log = logging.getLogger(__name__)
 
 Action = Literal["create", "update", "unchanged", "refused"]
 
-_SIGNS: dict[Action, str] = {
-    "create": "+ create",
-    "update": "~ update",
-    "unchanged": "= unchanged",
-    "refused": "! cannot update",
-}
+_SIGNS: dict[Action, str] = {"create": "+", "update": "~", "unchanged": "=", "refused": "!"}
 
 
 class PlanOutdated(JetStreamError):
@@ -71,7 +66,8 @@ class Step:
         names = {"name", "durable_name"}
         given = (name for name in self.wanted.field_names if name in self.wanted.model_fields_set - names)
         new = [f"{name}: {readable(getattr(self.wanted, name))}" for name in given] if self.action == "create" else []
-        return [f"{_SIGNS[self.action]} {self.what}", *(f"    {line}" for line in (*new, *self.changes))]
+        action = f"cannot {_asked(self)}" if self.action == "refused" else self.action
+        return [f"{_SIGNS[self.action]} {action} {self.what}", *(f"    {line}" for line in (*new, *self.changes))]
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as data that `json` writes, with values of the API: nanoseconds, bytes."""
@@ -111,10 +107,16 @@ class Plan:
         return {"changes": self.changes, "steps": [step.to_json() for step in self.steps]}
 
 
-def make_plan(api: Api, wanted: Iterable[Wanted], *, given_only: bool = False, note: str = "") -> Plan:
-    """Compare descriptions with what the server has. Raises what `Api` raises, with ``note`` after what was asked."""
+def make_plan(
+    api: Api, wanted: Iterable[Wanted], *, given_only: bool = False, any_filter: bool = False, note: str = ""
+) -> Plan:
+    """Compare descriptions with what the server has. Raises what `Api` raises, with ``note`` after what was asked.
+
+    A new filter of a consumer that surely matches nothing is refused, unless ``any_filter``.
+    """
     work = _Work(api, given_only, note)
-    return Plan(tuple(step for description in wanted for step in work.steps(description)), given_only)
+    steps = (step for description in wanted for step in work.steps(description, any_filter=any_filter))
+    return Plan(tuple(steps), given_only)
 
 
 def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
@@ -148,7 +150,12 @@ def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
 
 def refusals(plan: Plan) -> str:
     """Return the steps that cannot be carried out, with their reasons, as text."""
-    return "; ".join(f"{step.what} cannot be updated: {', '.join(step.changes)}" for step in plan.refused)
+    return "; ".join(f"{step.what} cannot be {_asked(step)}d: {', '.join(step.changes)}" for step in plan.refused)
+
+
+def _asked(step: Step) -> str:
+    """Return what a description asks for where something differs."""
+    return "create" if step.actual is None else "update"
 
 
 class _Work:
@@ -159,13 +166,22 @@ class _Work:
         self._given_only = given_only
         self._note = note
 
-    def steps(self, wanted: Wanted) -> list[Step]:
-        name = wanted.stream.name
-        steps = [self._step(name, "", wanted.stream)]
+    def steps(self, wanted: Wanted, *, any_filter: bool) -> Iterator[Step]:
+        yield (stream := self._step(wanted.stream.name, "", wanted.stream))
+        exists = stream.actual is not None
         for consumer in wanted.consumers:
             known = consumer.name or consumer.durable_name
-            steps.append(self._step(name, known, consumer, exists=steps[0].actual is not None))
-        return steps
+            step = self._step(stream.stream, known, consumer, exists=exists)
+            if not any_filter:
+                step = self._checked(step, stream.target, step.target, step.actual, exists)
+            yield step
+
+    def _checked(self, step: Step, stream: Any, target: Any, actual: Any, exists: bool) -> Step:
+        """Return the step of a consumer, refused if it would set a filter that matches nothing of the stream."""
+        if actual is not None and set(target.filters) == set(actual.filters):
+            return step
+        fault = filter_fault(self._api, stream, target, f"plan {step.what}{self._note}", exists=exists)
+        return replace(step, action="refused", reasons=(*step.reasons, fault)) if fault else step
 
     def create(self, step: Step) -> None:
         try:

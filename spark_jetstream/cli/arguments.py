@@ -97,6 +97,8 @@ Raw = Annotated[bool, Option("--raw", help="Only the content, as it is.")]
 
 Preferred = Annotated[str | None, Option(help="The server that should lead (server 2.11).")]
 
+AnyFilter = Annotated[bool, Option("--any-filter", help="Allow filters that match no subject of the stream.")]
+
 Force = Annotated[bool, Option("--force", "-f", help="Do not ask.")]
 
 DryRun = Annotated[bool, Option("--dry-run", help="Show what would be changed, and change nothing.")]

@@ -158,8 +158,6 @@ _COMMON = (
     "max_deliver", "backoff", "max_ack_pending", "inactive_threshold", "num_replicas",
 )  # fmt: skip
 
-AnyFilter = Annotated[bool, Option("--any-filter", help="Allow filters that match no subject of the stream.")]
-
 
 @command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
 @arguments.with_fields("consumer", _COMMON, without=_NO_OPTIONS, creates=True)
@@ -172,7 +170,7 @@ def add(
     durable_form: Annotated[
         bool, Option("--durable-form", help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.")
     ] = False,
-    any_filter: AnyFilter = False,
+    any_filter: arguments.AnyFilter = False,
     pedantic: Pedantic = False,
     *,
     fields: dict[str, Any],
@@ -203,7 +201,7 @@ def edit(
     stream: StreamName,
     name: ConsumerName,
     config: ConfigFile = None,
-    any_filter: AnyFilter = False,
+    any_filter: arguments.AnyFilter = False,
     pedantic: Pedantic = False,
     dry_run: DryRun = False,
     force: Force = False,
@@ -235,7 +233,7 @@ def copy(
     stream: StreamName,
     name: ConsumerName,
     new_name: Annotated[str, Argument(help="Name of the new consumer.")],
-    any_filter: AnyFilter = False,
+    any_filter: arguments.AnyFilter = False,
     *,
     fields: dict[str, Any],
 ) -> None:

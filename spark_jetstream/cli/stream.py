@@ -295,6 +295,7 @@ def apply(
         bool,
         Option("--given-only", help="Leave fields alone that the files do not set; else they get their defaults."),
     ] = False,
+    any_filter: arguments.AnyFilter = False,
     force: Force = False,
 ) -> None:
     """Create and change streams and consumers as files describe them: shows the plan, asks, and carries it out.
@@ -304,7 +305,7 @@ def apply(
     A second run changes nothing. Streams that no file names stay as they are. If a single field cannot be changed, the
     command changes nothing and ends with 1.
     """
-    plan = run.admin.plan(*files, given_only=given_only)
+    plan = run.admin.plan(*files, given_only=given_only, any_filter=any_filter)
 
     def report(sentence: str, *, applied: bool = False) -> None:
         run.out.done(sentence, **plan.to_json(), applied=applied)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from spark_jetstream.admin.plan import PlanOutdated, carry_out
 from spark_jetstream.errors import ApiError, JetStreamError, OptionError
 from tests.admin.conftest import Api, Make, consumer_config, stream_config
 from tests.admin.fake_api import meddled
+from tests.support.publish import Message, Publisher
 
 New = Callable[[], str]
 
@@ -33,6 +35,38 @@ def test_what_does_not_fit_to_the_rest_is_refused(admin: JetStreamAdmin, make_st
     assert plan.to_json()["steps"][0]["reasons"] == list(step.reasons)
     with pytest.raises(JetStreamError, match=r"nothing was changed: .* cannot be updated: max_age.*longer than"):
         admin.apply(plan)
+
+
+def test_filters_that_match_nothing(
+    admin: JetStreamAdmin, make_stream: Make, new_stream: New, publisher: Publisher
+) -> None:
+    there, new = make_stream({"subjects": ["filters.>"]}), new_stream()
+    publisher.publish([Message("filters.old")])
+    old = {"durable_name": "old", "filter_subject": "filters.old"}
+
+    def described(name: str, subjects: str, *filters: str) -> dict[str, Any]:
+        consumers = [{"durable_name": "c", "filter_subject": filter_} for filter_ in filters]
+        return {"name": name, "subjects": [subjects], "consumers": [old, *consumers] if name == there else consumers}
+
+    # What the stream holds and will store counts, and what a consumer has already stays.
+    moved = described(there, "moved.>", "moved.*.eu")
+    admin.apply(admin.plan(moved, described(new, f"{new}.*", f"{new}.a")))
+    admin.messages.erase(there, 1)
+    assert not admin.plan(moved).changes
+    for name, subjects, cannot in (
+        (there, "moved.>", "update"),
+        (new, f"{new}.*", "update"),
+        (f"{new}X", "x", "create"),
+    ):
+        wanted = described(name, subjects, "filters.eu")
+        plan = admin.plan(wanted)
+        assert [(step.stream, step.consumer) for step in plan.refused] == [(name, "c")]
+        assert plan.refused[0].lines()[0] == f"! cannot {cannot} consumer c of stream {name}"
+        said = rf'stream {name} cannot be {cannot}d: .*"filters.eu" matches nothing .* \({re.escape(subjects)}\)'
+        with pytest.raises(JetStreamError, match=said):
+            admin.apply(plan)
+        assert not admin.plan(wanted, any_filter=True).refused
+    assert not admin.plan({"name": f"{new}Y", "mirror": there, "consumers": [old]}).refused
 
 
 def test_a_plan_reads_as_text_and_as_json(admin: JetStreamAdmin, api: Api, make_stream: Make, new_stream: New) -> None:
