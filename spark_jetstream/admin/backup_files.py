@@ -294,6 +294,12 @@ def opened(source: Path) -> Iterator[Saved]:
         yield Saved(source, *described, manifest, data, size)
 
 
+def saved_name(source: Path) -> str:
+    """Return the name of the stream whose backup is at `source`. Raises what `opened` raises."""
+    with opened(source) as saved:
+        return saved.config.name
+
+
 def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> bool:
     """Read all data, and leave the file at its beginning. Returns and raises what `Framing.finish` does."""
     where = saved.source / DATA

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from spark_jetstream.admin.api import Api, checked, subject_filter
 from spark_jetstream.admin.backup import Backup, Progress
-from spark_jetstream.admin.backup_files import draft_folder
+from spark_jetstream.admin.backup_files import draft_folder, saved_name
 from spark_jetstream.admin.cluster import Cluster
 from spark_jetstream.admin.consumers import Consumers
 from spark_jetstream.admin.descriptions import description, read_wanted
@@ -141,11 +141,17 @@ class Account:
     def restore(self, source: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Restored]:
         """Create all streams of a directory that `backup` made, one after the other, as `Streams.restore`.
 
-        ``progress`` as for `backup`. Raises `JetStreamError` if streams of these names exist: nothing is restored.
-        Raises `OSError`, and what `Streams.restore` raises: the streams before that one are restored.
+        ``progress`` as for `backup`. Hidden files are passed over (``.DS_Store``).
+
+        Raises:
+            BackupError: Something else in the directory is no backup of a stream: nothing is restored.
+            JetStreamError: Streams of these names exist: nothing is restored. And what `Streams.restore` raises: the
+                streams before that one are restored.
+            OSError: The directory cannot be read.
         """
-        streams, saved = Streams(self._api), sorted(Path(file_path("source", source)).iterdir())
-        if existing := {path.name for path in saved} & set(streams.names()):
+        streams, folder = Streams(self._api), Path(file_path("source", source))
+        saved = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        if existing := {*map(saved_name, saved)} & set(streams.names()):
             listed = ", ".join(sorted(existing))
             raise JetStreamError(f"cannot restore {source}: there is {listed} already; nothing was restored")
         return [streams.restore(path) for path in _counting(saved, progress)]

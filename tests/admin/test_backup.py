@@ -351,6 +351,12 @@ def test_a_whole_account(no_connection_left: None, tmp_path: Path) -> None:
         with pytest.raises(JetStreamError, match="there is A, KV_SETTINGS already; nothing was restored"):
             admin.account.restore(target)
     with NatsServer() as second, JetStreamAdmin(servers=second.url) as admin:
+        (target / ".DS_Store").write_bytes(b"\0")
+        (target / "NOTES.md").write_text("of the first server")
+        with pytest.raises(BackupError, match=r"NOTES\.md"):
+            admin.account.restore(target)
+        assert list(admin.streams.names()) == []
+        (target / "NOTES.md").unlink()
         restored = admin.account.restore(target, progress=lambda *done: seen.append(done))
         assert [(made.info.config.name, made.differences) for made in restored] == [("A", ()), ("KV_SETTINGS", ())]
         assert seen[2:] == [(1, 2), (2, 2)]
