@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from spark_jetstream.admin.models import account, consumers, messages, streams
-from spark_jetstream.admin.models.base import Boolean, Model, Reply, String, complaint, hint
+from spark_jetstream.admin.models.base import Boolean, Count, Model, Reply, String, complaint, hint
 from spark_jetstream.admin.models.events import EVENT_TYPES
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.values import TRUST
@@ -33,6 +33,20 @@ class ConsumerRequest(Model):
     config: consumers.ConsumerConfig
     action: String = ""
     pedantic: Boolean = False
+
+
+class Fault(Model):
+    """The error of a reply."""
+
+    code: Count
+    err_code: Count = 0
+    description: String = ""
+
+
+class ErrorReply(Reply):
+    """A reply of any type to a request that failed."""
+
+    error: Fault
 
 
 _DONE = """stream_delete stream_msg_delete stream_leader_stepdown stream_remove_peer stream_evacuate_peer
@@ -93,11 +107,15 @@ def schema(type: str) -> dict[str, Any]:
 def schema_faults(body: object, type: str = "") -> str:
     """Return what is wrong with a body of a type, by default that of its field ``type``; "" for nothing.
 
-    Requests and configurations are checked as those of a user are. Raises `OptionError` for a type that is not known.
+    Requests and configurations are checked as those of a user are, a reply with an ``error`` by that alone. Raises
+    `OptionError` for a type that is not known.
     """
     own = type or str(body.get("type", "") if isinstance(body, Mapping) else "")
+    model = _model(own)
+    if own in _OPEN and isinstance(body, Mapping) and "error" in body:
+        model = ErrorReply
     try:
-        _model(own).model_validate(body, context=None if own in _STRICT else TRUST)
+        model.model_validate(body, context=None if own in _STRICT else TRUST)
     except ValidationError as error:
         return complaint(error)
     return ""

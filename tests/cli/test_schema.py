@@ -14,6 +14,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol import jsapi
 from tests.cli.conftest import Command, refused
 from tests.support.command import Ran, run_command
+from tests.support.publish import Publisher
 
 GROUP = ("schema",)
 API = "io.nats.jetstream.api.v1."
@@ -48,6 +49,17 @@ def test_replies_of_the_server_have_their_schemas(admin: JetStreamAdmin, name: s
         described = schema(reply["type"])
         assert {*described.get("required", ())} <= reply.keys() <= described["properties"].keys(), subject
         assert schema_faults(reply) == ""
+
+
+def test_an_error_is_a_reply_of_every_type(publisher: Publisher, do: Command, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "reply.json"
+    file.write_bytes(publisher.request(f"$JS.API.STREAM.INFO.{name}", b""))
+    assert do("validate", file).out == f"{file}: valid\n"
+    reply = json.loads(file.read_text())
+    assert reply["error"]["err_code"] == 10059
+    for faulty in ({"code": "404"}, {}, None):
+        assert "error" in schema_faults({**reply, "error": faulty})
+    assert schema_faults({"name": "S", "error": reply["error"]}, f"{API}stream_create_request")
 
 
 def test_what_is_not_as_its_type_says(run: Command, do: Command, tmp_path: Path) -> None:
