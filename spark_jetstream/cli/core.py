@@ -106,13 +106,13 @@ def reply(
 
 def _received(run: Run, messages: Subscription[CoreMessage]) -> Iterator[CoreMessage]:
     """Yield the messages; gaps go to standard error. The command ends with 1 after one."""
-    from spark_jetstream.admin.models.events import Gap
+    from spark_jetstream.client.subscription import CoreMessage
 
     for item in messages:
-        if isinstance(item, Gap):
-            run.out.note(f"{'messages may be missing' if item.until else 'nothing is received'}: {item.reason}")
-        else:
+        if isinstance(item, CoreMessage):
             yield item
+        else:
+            run.out.note(f"{'messages may be missing' if item.until else 'nothing is received'}: {item.reason}")
     if messages.gaps:
         raise Exit(FAILED)
 

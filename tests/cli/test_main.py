@@ -79,6 +79,15 @@ finally:
 """
 
 
+def imported(*arguments: str, **environ: str) -> set[str]:
+    """The packages of `_HEAVY` that a command imports."""
+    program = [sys.executable, "-c", _IMPORTED, *arguments, ",".join(_HEAVY)]
+    ran = subprocess.run(program, env={**os.environ, **environ}, capture_output=True, text=True, check=False)
+    *_, last = ran.stderr.splitlines()
+    assert last.split()[0] == "imported", ran.stderr
+    return {*last.split()[1:]}
+
+
 @pytest.mark.parametrize(
     ("line", "imports"),
     [
@@ -98,17 +107,22 @@ def test_answers_without_a_server_import_no_large_packages(
     line: str, imports: set[str], nats_server: NatsServer
 ) -> None:
     """Each of them takes longer to import than the answer may take, most of all after a TAB."""
-    arguments, environ = line.format(url=nats_server.url).split(), dict(os.environ)
     if line.startswith("complete: "):
-        arguments = []
         words = line.replace("complete:", "spark-jetstream")
-        environ |= {"_SPARK_JETSTREAM_COMPLETE": "complete_bash", "COMP_WORDS": words}
-        environ["COMP_CWORD"] = str(len(words.split(" ")) - 1)
-    program = [sys.executable, "-c", _IMPORTED, *arguments, ",".join(_HEAVY)]
-    ran = subprocess.run(program, env=environ, capture_output=True, text=True, check=False)
-    *_, last = ran.stderr.splitlines()
-    assert last.split()[0] == "imported", ran.stderr
-    assert {*last.split()[1:]} == imports
+        place = str(len(words.split(" ")) - 1)
+        found = imported(_SPARK_JETSTREAM_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=place)
+    else:
+        found = imported(*line.format(url=nats_server.url).split())
+    assert found == imports
+
+
+def test_a_subscription_imports_no_events(admin: JetStreamAdmin, name: str, nats_server: NatsServer) -> None:
+    admin.streams.create(name, subjects=f"{name}.>")
+    admin.publish(f"{name}.a", "x")
+    # The server sends the message as soon as somebody subscribes.
+    admin.consumers.create(name, "c", deliver_subject=f"to.{name}")
+    found = imported("sub", f"to.{name}", "--count", "1", "--server", nats_server.url)
+    assert found == {"pydantic", "pyarrow", "numpy", "nats"}
 
 
 def test_copied_words_equal_those_of_their_module() -> None:
