@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
 from spark_jetstream.protocol.json_text import json_object
-from spark_jetstream.protocol.wire import as_arrow
+from spark_jetstream.protocol.wire import as_arrow, texts
 from spark_jetstream.schema import COUNTER_COLUMNS, arrow_schema
 
 INCREMENT, SOURCES = "Nats-Incr", "Nats-Counter-Sources"
 _PLAIN = r'^\{"val":"(?P<value>-?[0-9]+)"\}$'
 _VALUE = re.compile(r"-?[0-9]+")
+_FIRST = as_arrow(np.zeros(1, np.int64))[0]  # a number of Python, and `pa.scalar`, would import pandas
 
 
 def counter_value(stream: str, sequence: int, data: bytes) -> str:
@@ -79,19 +81,31 @@ def _values(messages: MessageRun, stream: str) -> pa.StringArray:
     if not plain.null_count:
         return plain.cast(pa.string())
     read = functools.partial(counter_value, stream)
-    return pa.array(list(map(read, messages.sequences.tolist(), payloads.to_pylist())), pa.string())
+    return texts(list(map(read, messages.sequences.tolist(), payloads.to_pylist())))
 
 
 def _header(headers: pa.MapArray, name: str) -> pa.StringArray:
     """Return the first value of a header in each row, null without one."""
-    key = repeated(name, 1)[0]  # not `pa.scalar`, which imports pandas
-    return pc.list_element(pc.map_lookup(headers, key, "first"), 0)
+    return pc.list_element(pc.map_lookup(headers, repeated(name, 1)[0], "first"), _FIRST)
 
 
 def _sources(headers: pa.MapArray) -> pa.MapArray:
-    kind, texts = arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type, _header(headers, SOURCES)
-    if texts.null_count == len(texts):
-        return pa.nulls(len(texts), kind)
-    found = [text if text is None else counter_sources(text) for text in texts.to_pylist()]
-    pairs = [each if each is None else [(name, [*values.items()]) for name, values in each.items()] for each in found]
-    return pa.array(pairs, kind)
+    kind, given = arrow_schema(["sources"], COUNTER_COLUMNS).field(0).type, _header(headers, SOURCES)
+    if given.null_count == len(given):
+        return pa.nulls(len(given), kind)
+    found = [text if text is None else counter_sources(text) for text in given.to_pylist()]
+    streams = [stream for each in found for stream in (each or {}).items()]
+    subjects = [value for _, values in streams for value in values.items()]
+    inner = _maps(kind.item_type, [values for _, values in streams], subjects, texts([value for _, value in subjects]))
+    return _maps(kind, found, streams, inner)
+
+
+def _maps(
+    kind: pa.MapType, rows: Sequence[Sized | None], pairs: Sequence[tuple[str, object]], items: pa.Array
+) -> pa.MapArray:
+    """Return a map for each row, null for None, of as many pairs as the row has; the items are given as an array."""
+    offsets = np.cumsum([0, *(len(row or ()) for row in rows)], dtype=np.int32)
+    absent = np.array([row is None for row in rows], np.bool_)
+    return pa.MapArray.from_arrays(
+        as_arrow(offsets), texts([name for name, _ in pairs]), items, type=kind, mask=as_arrow(absent)
+    )

@@ -40,25 +40,27 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.buckets.kv import STREAM_PREFIX, keys
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.source import SourceOptions
-from spark_jetstream.protocol.columns import MessageRun
+from spark_jetstream.protocol.columns import MessageRun, repeated
 from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import subject_hashes
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
 from spark_jetstream.protocol.subjects import is_wild
 from spark_jetstream.protocol.units import rfc3339, time_nanoseconds
 from spark_jetstream.protocol.vectors import BoolArray, IntArray
+from spark_jetstream.protocol.wire import as_vector, texts
 from spark_jetstream.source.probes import probe_of
 from spark_jetstream.streams.direct import read_direct
 from spark_jetstream.streams.latest import TablePart
 from spark_jetstream.streams.lookup import message
 from spark_jetstream.streams.pull import PullSettings, look, read_range
+
+_ROLLUP = repeated("Nats-Rollup", 1)[0]  # not `pa.scalar`, which imports pandas
 
 
 @dataclass(frozen=True)
@@ -126,18 +128,18 @@ class _Heads:
 
     def __init__(self, runs: Iterator[MessageRun], filters: Sequence[str]) -> None:
         # Arrow takes no regular expression of as many keys as there may be.
-        literal = pa.array([name for name in filters if not is_wild(name)], pa.string())
+        literal = texts([name for name in filters if not is_wild(name)])
         wild = [name for name in filters or (">",) if is_wild(name)]
         matching = f"(?s)^(?:{subject_pattern(wild).pattern})$"
         columns: list[tuple[npt.NDArray[Any], ...]] = [
             (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
         ]
         for run in runs:
-            subjects, rollup = run.subjects(), pc.map_lookup(run.headers(), "Nats-Rollup", "first")
+            subjects, rollup = run.subjects(), pc.map_lookup(run.headers(), _ROLLUP, "first")
             wanted = pc.is_in(subjects, literal)
             if wild:
                 wanted = pc.or_(wanted, pc.match_substring_regex(subjects, matching))
-            flags = (vector.to_numpy(zero_copy_only=False) for vector in (wanted, pc.is_valid(rollup)))
+            flags = map(as_vector, (wanted, pc.is_valid(rollup)))
             columns.append((run.sequences, subject_hashes(run.raw_subjects()), *flags))
         self.sequences, hashes, wanted, rolled_up = map(np.concatenate, zip(*columns, strict=True))
         order = np.argsort(hashes, kind="stable")

@@ -84,8 +84,10 @@ READ = """
 import sys
 from spark_jetstream.buckets.kv import bucket_batch
 from spark_jetstream.protocol.columns import record_batch
+from spark_jetstream.protocol.counters import counter_batch
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMN_NAMES
-from tests.support.reading import direct, part_of, pulls
+from spark_jetstream.source.as_of import PastTable, read_past
+from tests.support.reading import SETTINGS, connecting, direct, part_of, pulls
 part = part_of(sys.argv[1], "KV_B", subjects=("$KV.B.a", "$KV.B.b"))
 for read in (direct, pulls):
     rows, found = 0, []
@@ -94,6 +96,10 @@ for read in (direct, pulls):
         table = bucket_batch(run, bucket="B", columns=[column.name for column in BUCKET_COLUMNS])
         found += table["operation"].to_pylist()
     print(rows, found, "pandas" in sys.modules)
+past = PastTable("KV_B", part.created, ("$KV.B.a", "$KV.B.b.*"), direct=True, revision=2)
+print([run.sequences.tolist() for run in read_past(connecting(sys.argv[1]), past, SETTINGS, "a")])
+for run in direct(sys.argv[1], part_of(sys.argv[1], "C")):
+    print(counter_batch(run, stream="C", columns=["value", "sources"]).to_pylist(), "pandas" in sys.modules)
 """
 
 
@@ -104,8 +110,14 @@ def test_reading_imports_no_pandas(server: NatsServer) -> None:
     with Publisher(server.url) as publisher:
         publisher.publish([Message(f"$KV.B.{key}", b"", headers) for headers in operations for key in "ab"])
         publisher.publish([Message("$KV.B.a", block=b"NATS/1.0\r\nA: not \xff UTF-8\r\n\r\n")])
+        sources = '{"A": {"a.1": "3", "a.2": "2"}, "B": {}}'
+        create(server.url, "C", subjects=["C.>"], allow_direct=True)
+        messages = ((b'{"val":"5"}', [("Nats-Counter-Sources", sources)]), (b'{"val": "6"}', None))
+        publisher.publish([Message("C.a", *message) for message in messages])
     said = f"7 {['PUT', 'PUT', 'DELETE', 'DELETE', 'PURGE', 'PURGE', 'PUT']} False"
-    assert run_python("-c", READ, server.url).splitlines() == [said, said]
+    read = [("A", [("a.1", "3"), ("a.2", "2")]), ("B", [])]
+    counters = [{"value": "5", "sources": read}, {"value": "6", "sources": None}]
+    assert run_python("-c", READ, server.url).splitlines() == [said, said, "[[1]]", f"{counters} False"]
 
 
 def test_of_a_header_block_without_a_line_end_the_server_keeps_two_bytes(server: NatsServer) -> None:
