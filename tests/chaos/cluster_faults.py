@@ -29,7 +29,7 @@ def replicas_changed(world: World, fault: Fault) -> None:
 
 def _suffers(world: World, fault: Fault) -> str:
     """The stream that a fault concerns."""
-    names = [name for query in world.scenario.queries for name in query.configs(3)]
+    names = [name for query in world.scenario.queries for name in query.configs(3) if name not in query.passing]
     return names[fault.target % len(names)]
 
 

@@ -16,7 +16,7 @@ from tests.support.publish import Message, Publisher, Refused
 
 _PAUSE = 0.1  # seconds between two portions of load
 _PORTION = 5  # messages for each stream
-_SUBJECTS = 3
+SUBJECTS = 3
 _KEPT = 30  # portions; a key gets 60 revisions, of the 64 that its bucket keeps
 _REPLACED = 10  # portions; then objects get other names
 _CHUNK = 8  # bytes
@@ -38,9 +38,9 @@ def portion_of(stream: str, number: int) -> Portion:
         made = [_object(bucket, name, text) for name, text in zip(names, texts, strict=True)]
         # One message after the other: chunks that are stored in another order are another object.
         return Portion(dict(zip(texts, names, strict=True)), [[message] for steps in made for message in steps])
-    subjects = [f"{stream}.{n % _SUBJECTS}" for n in range(_PORTION)]
+    subjects = [f"{stream}.{n % SUBJECTS}" for n in range(_PORTION)]
     if kind == "KV":
-        subjects = [f"$KV.{bucket}.k{n % _SUBJECTS}.{number // _KEPT}" for n in range(_PORTION)]
+        subjects = [f"$KV.{bucket}.k{n % SUBJECTS}.{number // _KEPT}" for n in range(_PORTION)]
     messages = [_message(subject, text, text) for subject, text in zip(subjects, texts, strict=True)]
     return Portion(dict(zip(texts, subjects, strict=True)), [messages])
 
@@ -68,7 +68,8 @@ class Load:
 
     def __init__(self, urls: Sequence[str], streams: Sequence[str]) -> None:
         self._urls = itertools.cycle(urls)
-        self._streams = streams
+        self.streams = list(streams)
+        """Those that it publishes to: change it while the load is `held`."""
         self._last = threading.Event()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load")
@@ -105,7 +106,7 @@ class Load:
         if not self._pending:
             self._turn.acquire()
             self._number += 1
-            self._pending = {name: portion_of(name, self._number) for name in self._streams}
+            self._pending = {name: portion_of(name, self._number) for name in self.streams}
             for name, portion in self._pending.items():
                 self.sent[name] |= portion.subjects
         for name, portion in list(self._pending.items()):

@@ -6,7 +6,6 @@ docs/data-loss.md says what a query reports, and docs/delivery.md what a sink st
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import shutil
 import threading
@@ -17,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.source.offsets import Offset, StreamPosition
+from spark_jetstream.source.offsets import StreamPosition
 from tests.chaos.model import Loss, Step, false_alarms, repeatable, unreported, violations
 from tests.chaos.scenario import Fault, Query, Scenario
 from tests.chaos.world import LONGEST_RECOVERY, World, client_names, read_by
 from tests.support.publish import Refused
 from tests.support.reading import wait_until
-from tests.support.sinking import stored
 
 _DELETED = 5  # single messages
 _BATCHES = 3  # that a checkpoint has when it is rolled back
@@ -72,7 +70,7 @@ class LosingWorld(World):
         """Wait until each query has committed what its streams hold. Nothing is published meanwhile."""
 
         def seen(query: Query, name: str) -> bool:
-            position, sequences = self._position(query, "commits").get(name), self.load.sequences[name]
+            position, sequences = self.position(query, "commits").get(name), self.load.sequences[name]
             last = max((at for body, at in sequences.items() if query.reads(self.load.stored[name][body])), default=0)
             if position is None or position.created != streams[name]["created"]:
                 return False
@@ -131,14 +129,6 @@ class LosingWorld(World):
         state = self.api(f"STREAM.INFO.{name}", {"deleted_details": True})["state"]
         return set(range(max(1, state["first_seq"]), state["last_seq"] + 1)) - set(state.get("deleted") or ())
 
-    def _position(self, query: Query, log: str, batch: int | None = None) -> Mapping[str, StreamPosition]:
-        """How far a query has read its streams by the newest batch (or this one) of ``offsets`` or ``commits``."""
-        folder = self.job.checkpoint / query.name / "offsets"
-        number = self.job.latest(f"{query.name}/{log}") if batch is None else batch
-        with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged by a fault
-            return Offset.from_json(json.loads((folder / str(number)).read_text().splitlines()[-1])).streams
-        return {}
-
     def _chosen(self, fault: Fault) -> tuple[Query, str]:
         """The stream that a fault takes from, and the query that reads it."""
         of_queries = [(query, name) for query in self.scenario.queries for name in query.streams]
@@ -160,7 +150,7 @@ class LosingWorld(World):
     def _watched(self, *names: str) -> Iterator[None]:
         """Note what is taken from streams while this lasts."""
         readers = [(query, name) for query in self.scenario.queries for name in query.streams if name in names]
-        committed = {name: self._position(query, "commits")[name] for query, name in readers}
+        committed = {name: self.position(query, "commits")[name] for query, name in readers}
         ends = {name: self._stream(name) for name in names}
         yield
         with self.load.held():
@@ -171,7 +161,7 @@ class LosingWorld(World):
         """Note what went from a stream, which the query had read up to `committed`."""
         now, present = self._stream(name), self._present(name)
         first, last = now["state"]["first_seq"], now["state"]["last_seq"]
-        planned = self._position(query, "offsets").get(name, committed)
+        planned = self.position(query, "offsets").get(name, committed)
         sequences = self.load.sequences[name]
         anew = now["created"] != before["created"]
         after = {body: at for body, at in sequences.items() if at >= committed.next}
@@ -186,7 +176,7 @@ class LosingWorld(World):
             loud = set(gone) if past_end else set()
         else:
             # A reader by Direct Get does not count what a batch must have that was planned before.
-            counted = query.kind != "direct"
+            counted = query.kind not in ("direct", "shared")
             loud = {body for body, at in gone.items() if at < first and (counted or at >= planned.next)}
         may = anew or past_end or bool(unread)
         self._step(query).losses.append(Loss(name, frozenset(gone), frozenset(loud), anew or past_end, may))
@@ -205,7 +195,7 @@ class LosingWorld(World):
         """A purge up to the middle of what the query has not committed."""
         query, name = self._chosen(fault)
         with self._behind(fault), self._watched(name):
-            after, last = self._position(query, "commits")[name].next, self._stream(name)["state"]["last_seq"]
+            after, last = self.position(query, "commits")[name].next, self._stream(name)["state"]["last_seq"]
             self.api(f"STREAM.PURGE.{name}", {"seq": max(after, (after + last) // 2)})
 
     def subject_purged(self, fault: Fault) -> None:
@@ -217,7 +207,7 @@ class LosingWorld(World):
         """A few of the messages that the query has not committed, one by one."""
         query, name = self._chosen(fault)
         with self._behind(fault), self._watched(name):
-            after = self._position(query, "commits")[name].next
+            after = self.position(query, "commits")[name].next
             unread = sorted(sequence for sequence in self._present(name) if sequence >= after)
             for sequence in random.Random(fault.target).sample(unread, min(_DELETED, len(unread))):
                 self._delete(name, sequence)
@@ -248,7 +238,7 @@ class LosingWorld(World):
         """Another configuration, and the first one again: nothing goes."""
         query, name = self._chosen(fault)
         subjects = [f"{name}.>", f"{name}_MORE.>"]
-        direct = query.kind in ("direct", "queue")  # these need it
+        direct = query.kind == "direct" or query.source.purges  # these need it
         with (
             self._watched(name),
             self._edited(
@@ -317,15 +307,15 @@ class LosingWorld(World):
 
         What is under way may be stored again: the stream does not know that it had it.
         """
-        before = {query: Counter(data.decode() for data in stored(self.ask_url, query.target)) for query in queries}
+        before = {query: self.written(query) for query in queries}
         yield
         for query, rows in before.items():
-            lost = rows - Counter(data.decode() for data in stored(self.ask_url, query.target))
+            lost = rows - self.written(query)
             self._vanished[query.name] += lost
             if lost:
                 self._step(query).twice |= {
                     body
-                    for name, position in self._position(query, "commits").items()
+                    for name, position in self.position(query, "commits").items()
                     for body, sequence in self.load.sequences[name].copy().items()
                     if sequence >= position.next
                 }
@@ -336,7 +326,7 @@ class LosingWorld(World):
         self.job.kill()
         close_all()  # what this process has looked at streams with
         for server in self.servers:
-            wait_until(lambda server=server: not any(client_names(server)), "no client")  # type: ignore[misc]
+            wait_until(lambda server=server: not client_names(server), "no client")  # type: ignore[misc]
         yield
         self.start_job()
 
@@ -367,9 +357,9 @@ class LosingWorld(World):
         What Spark's file sink knows goes with it: it would leave out batches that it has, whatever they hold now.
         """
         assert last >= 0
-        until = self._position(query, "offsets")
-        committed = self._position(query, "commits", last)
-        fixed = self._position(query, "offsets", last + planned)
+        until = self.position(query, "offsets")
+        committed = self.position(query, "commits", last)
+        fixed = self.position(query, "offsets", last + planned)
         for folder, keep in (("offsets", last + planned), ("commits", last)):
             _forget(self.job.checkpoint / query.name / folder, keep)
         if query.level is None:

@@ -47,6 +47,33 @@ def violations(
     ]
 
 
+def whole_groups(rows: Sequence[str], parts: int) -> Counter[str]:
+    """Return how often a stream has each group, by its rows in their order: ``<group>/<part>``, side by side.
+
+    A row outside of a whole group counts by itself.
+    """
+    found: Counter[str] = Counter()
+    at = 0
+    while at < len(rows):
+        group = rows[at].rpartition("/")[0]
+        whole = [f"{group}/{part}" for part in range(parts)] == rows[at : at + parts]
+        found[group if whole else rows[at]] += 1
+        at += parts if whole else 1
+    return found
+
+
+def counted(values: Mapping[str, str]) -> Counter[str]:
+    """Return how often each message was counted: two digits of the value of its portion's counter."""
+    found: Counter[str] = Counter()
+    for portion, text in values.items():
+        value, number = int(text), 0
+        while value:
+            value, times = divmod(value, 100)
+            found[f"{portion} {number}"] += times
+            number += 1
+    return +found
+
+
 def unjustified(errors: Iterable[str], faults: Collection[str]) -> list[str]:
     """Return the errors that a query should not have failed with, given the faults so far."""
     reasons = [_REASONS[fault] for fault in faults if fault in _REASONS]

@@ -25,7 +25,12 @@ class Source:
     subject: str | None = None
     """The last token of the only subject that it reads; None for all."""
     of: str = "stream"
-    """The option that names what it reads: ``stream``, ``bucket`` or ``objectBucket``."""
+    """The option that says what it reads: ``stream``, ``streamPattern``, ``bucket`` or ``objectBucket``."""
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its streams begin before those of their buckets."""
+        return _PREFIXES.get(self.of, "")
 
     @property
     def durable(self) -> bool:
@@ -37,6 +42,11 @@ class Source:
         """Whether its streams keep only what a consumer has not acknowledged."""
         return "retention" in self.config
 
+    @property
+    def purges(self) -> bool:
+        """Whether its commits remove messages."""
+        return self.config.get("retention") == "workqueue"
+
 
 _BUCKET = {"discard": "new", "allow_rollup_hdrs": True}
 
@@ -47,15 +57,16 @@ SOURCES = {
     "durable": Source({"durable": "spark"}),
     "interest": Source({"durable": "spark"}, {"retention": "interest"}),
     "queue": Source({"durable": "spark"}, {"retention": "workqueue"}),
+    "shared": Source({"durable": "spark"}, {"retention": "workqueue"}, subject="1"),
     "filtered": Source(subject="1"),
     "several": Source(streams=3),
+    "found": Source(streams=3, of="streamPattern"),
     "changes": Source(config={"max_msgs_per_subject": 64, **_BUCKET}, of="bucket"),
     "objects": Source(config=_BUCKET, of="objectBucket"),
 }
 
-#: How the stream's name of a bucket begins.
-_PREFIXES = {"stream": "", "bucket": "KV_", "objectBucket": "OBJ_"}
-_SUBJECTS = {"stream": ("{0}.>",), "bucket": ("$KV.{0}.>",), "objectBucket": ("$O.{0}.C.>", "$O.{0}.M.>")}
+_PREFIXES = {"bucket": "KV_", "objectBucket": "OBJ_"}
+_SUBJECTS = {"bucket": ("$KV.{0}.>",), "objectBucket": ("$O.{0}.C.>", "$O.{0}.M.>")}
 
 #: Options that a query may get anew when it starts again, also in the middle of a batch.
 _RESTARTS = (
@@ -73,6 +84,43 @@ _READERS = tuple({"readWith": kind} for kind in ("consumer", "direct", "auto"))
 #: Levels of the sink, each with the duplicate window of its stream in nanoseconds.
 LEVELS = {"at-least-once": _HOUR, "deduplicated": _HOUR, "exactly-once": 10**9}
 
+_TEXT = "cast(data as string)"
+_NUMBER = f"substring_index({_TEXT}, ' ', -1)"  # of a message in its portion
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a sink writes of each message: columns in SQL, with ``{0}`` for the stream, and how its streams are.
+
+    ``part`` in a column is the number of one of several rows of a message.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=lambda: {"data": "data"})
+    config: Mapping[str, Any] = field(default_factory=dict)
+    streams: int = 1
+    parts: int = 1
+
+
+ROWS = {
+    "plain": Rows(),
+    "routed": Rows(
+        {"data": "data", "subject": f"concat('{{0}}', if({_NUMBER} in ('1', '3'), '1', ''), '.row')"}, streams=2
+    ),
+    # A portion of the load has a counter, and each of its messages two digits of the value.
+    "counters": Rows(
+        {
+            "subject": f"concat('{{0}}.row.', replace(substring_index({_TEXT}, ' ', 2), ' ', '.'))",
+            "incr": f"rpad('1', 1 + 2 * int({_NUMBER}), '0')",
+        },
+        {"allow_msg_counter": True},
+    ),
+    "groups": Rows(
+        {"data": f"cast(concat({_TEXT}, '/', part) as binary)", "atomic_group": f"replace({_TEXT}, ' ', '-')"},
+        {"allow_atomic": True},
+        parts=3,
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Query:
@@ -87,21 +135,41 @@ class Query:
     """Whether its rows have message ids of the user's."""
     dead_letters: bool = False
     """Whether rows that can never be stored go to another stream."""
+    writes: str = "plain"
+    """What its rows are."""
 
     @property
     def source(self) -> Source:
         return SOURCES[self.kind]
 
     @property
+    def rows(self) -> Rows:
+        return ROWS[self.writes]
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """The streams that it reads."""
-        prefix = _PREFIXES[self.source.of]
-        return tuple(f"{prefix}{self.name}{number}" for number in range(self.source.streams))
+        return tuple(f"{self.source.prefix}{self.name}{number}" for number in range(self.source.streams))
+
+    @property
+    def passing(self) -> tuple[str, ...]:
+        """Those of them that come and go."""
+        return self.streams[1:] if self.source.of == "streamPattern" else ()
+
+    @property
+    def shares(self) -> bool:
+        """Whether others take the rest of its stream."""
+        return self.source.purges and self.source.subject is not None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The streams that it writes to."""
+        return tuple(f"{self.name}_OUT{number or ''}" for number in range(self.rows.streams if self.level else 0))
 
     @property
     def target(self) -> str:
-        """The stream that it writes to."""
-        return f"{self.name}_OUT"
+        """The first of them."""
+        return self.targets[0]
 
     @property
     def dead(self) -> str:
@@ -110,39 +178,44 @@ class Query:
 
     def options(self, url: str, changed: int | None = None) -> dict[str, str]:
         """Its options: those of the sink have the prefix ``sink.``. `changed` is the number of a change of them."""
-        names = ",".join(name.removeprefix(_PREFIXES[self.source.of]) for name in self.streams)
-        of_source = {**TIMES, **_SMALL_BATCHES, "servers": url, **self.source.options, self.source.of: names}
+        names = ",".join(name.removeprefix(self.source.prefix) for name in self.streams)
+        read = f"{self.name}[0-9]" if self.source.of == "streamPattern" else names
+        of_source = {**TIMES, **_SMALL_BATCHES, "servers": url, **self.source.options, self.source.of: read}
         if self.source.subject is not None:
             of_source["subjects"] = ",".join(f"{name}.{self.source.subject}" for name in self.streams)
-        of_sink = {**TIMES, "servers": url, "stream": self.target, "maxInFlight": "60", **self._sink()}
         if self.accepts:
             of_source["failOnDataLoss"] = "false"
-        if changed is not None:
-            changes = self.changes()
-            of_source |= changes[changed % len(changes)]
-            of_sink["delivery"] = of_source.pop("delivery", of_sink.get("delivery", ""))
-        if self.level is None:
+        change = {} if changed is None else dict(self.changes()[changed % len(self.changes())])
+        level = change.pop("delivery", self.level)
+        of_source |= change
+        if level is None:
             return of_source
-        return {**of_source, **{f"sink.{name}": value for name, value in of_sink.items()}, "select": self._columns()}
-
-    def _sink(self) -> dict[str, str]:
+        of_sink = {**TIMES, "servers": url, "maxInFlight": "60", "delivery": level}
+        if len(self.targets) == 1:
+            of_sink["stream"] = self.target
         if self.dead_letters:
-            return {"delivery": str(self.level), "deadLetterSubject": f"{self.dead}.row"}
-        return {"delivery": str(self.level), "subject": f"{self.target}.row"}
+            of_sink["deadLetterSubject"] = f"{self.dead}.row"
+        elif "subject" not in self.rows.columns:
+            of_sink["subject"] = f"{self.target}.row"
+        return {**of_source, **{f"sink.{name}": value for name, value in of_sink.items()}, "select": self._columns()}
 
     def _columns(self) -> str:
         """What its sink gets, in SQL: of each five messages one is too large, and one has no subject that there is."""
-        text = "cast(data as string)"
-        number = f"substring_index({text}, ' ', -1)"
-        columns = ["md5(data) as msg_id"] if self.own_ids else []
-        if not self.dead_letters:
-            return ";".join(["data", *columns])
-        columns.append(f"if({number} = '3', cast(rpad({text}, {2 * _LARGEST}, '.') as binary), data) as data")
-        return ";".join([*columns, f"concat('{self.target}.', if({number} = '4', ' ', 'row')) as subject"])
+        columns = {name: column.format(self.target) for name, column in self.rows.columns.items()}
+        if self.own_ids:
+            columns["msg_id"] = f"md5({columns.get('data', 'data')})"
+        if self.dead_letters:
+            columns["data"] = f"if({_NUMBER} = '3', cast(rpad({_TEXT}, {2 * _LARGEST}, '.') as binary), data)"
+            subject = columns.get("subject", f"'{self.target}.row'")
+            columns["subject"] = f"if({_NUMBER} = '4', ' ', {subject})"
+        if self.rows.parts == 1:
+            return ";".join(f"{column} as {name}" for name, column in columns.items())
+        row = ", ".join(f"'{name}', {column}" for name, column in columns.items())
+        return f"inline(transform(sequence(0, {self.rows.parts - 1}), part -> named_struct({row})))"
 
     def changes(self) -> list[Mapping[str, str]]:
         """The changes of its options that it must survive when it starts again in the middle of a batch."""
-        plain = self.source.of == "stream" and not self.source.held
+        plain = self.source.of not in _PREFIXES and not self.source.held
         # What was stored with ids within the window may go on with another level that makes ids.
         other = self.level in ("at-least-once", "deduplicated") and self.source.of != "objectBucket"
         return [
@@ -154,15 +227,18 @@ class Query:
     def configs(self, replicas: int) -> dict[str, dict[str, Any]]:
         """The configurations of its streams, by name."""
         common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
-        subjects = _SUBJECTS[self.source.of]
+        subjects = _SUBJECTS.get(self.source.of, ("{0}.>",))
         configs: dict[str, dict[str, Any]] = {}
         for name in self.streams:
-            of = [subject.format(name.removeprefix(_PREFIXES[self.source.of])) for subject in subjects]
+            of = [subject.format(name.removeprefix(self.source.prefix)) for subject in subjects]
             configs[name] = {**common, "subjects": of, "duplicate_window": _HOUR, **self.source.config}
         if self.level is not None:
             window = {"duplicate_window": LEVELS[self.level]}
             most = {"max_msg_size": _LARGEST} if self.dead_letters else {}
-            configs[self.target] = {**common, **window, **most, "subjects": [f"{self.target}.>"]}
+            for name in self.targets:
+                configs[name] = {**common, **window, **most, **self.rows.config, "subjects": [f"{name}.>"]}
+            for name in self.targets[1:]:
+                configs[name]["subject_transform"] = {"src": f"{name}.>", "dest": f"{name}.stored.>"}
             if self.dead_letters:
                 configs[self.dead] = {**common, **window, "subjects": [f"{self.dead}.>"]}
         return configs
@@ -177,7 +253,8 @@ class Query:
 
     def __str__(self) -> str:
         more = [word for word, given in (("own ids", self.own_ids), ("dead letters", self.dead_letters)) if given]
-        return f"{self.name}: {self.kind} to {' with '.join([self.level or 'files', *more])}"
+        where = f"{self.level} {self.writes}" if self.level else "files"
+        return f"{self.name}: {self.kind} to {' with '.join([where, *more])}"
 
 
 @dataclass(frozen=True)
@@ -255,7 +332,9 @@ class Scenario:
         # What a bucket, or a stream of dead letters, may lose is not known here.
         kinds = chance.sample([kind for kind, source in SOURCES.items() if source.of == "stream" or not losing], 3)
         level = chance.choice(sorted(LEVELS))
-        own_ids, dead_letters = chance.random() < 0.4, not losing and chance.random() < 0.5
+        writes = chance.choice(sorted(ROWS))
+        own_ids = chance.random() < 0.4
+        dead_letters = writes in ("plain", "routed") and not losing and chance.random() < 0.5
         if losing:
             own_ids = own_ids and level == "deduplicated"
         elif kinds[2] == "objects" and level != "at-least-once":
@@ -265,7 +344,7 @@ class Scenario:
         queries = (
             Query("A", kinds[0], accepts=accepts[0]),
             Query("B", kinds[1], accepts=accepts[1]),
-            Query("C", kinds[2], level, accepts[2], own_ids, dead_letters),
+            Query("C", kinds[2], level, accepts[2], own_ids, dead_letters, writes),
         )
         durable = servers == 1 and any(SOURCES[kind].durable for kind in kinds)
         of_spark = (*_OF_SPARK, *([_OF_EXECUTORS] if executors else []), *([_OF_DURABLE] if durable else []))

@@ -97,7 +97,7 @@ def storage_limited(world: World, fault: Fault) -> None:
 def streams_limited(world: World, fault: Fault) -> None:
     """The account may not have one stream more."""
     world.goes_on()
-    limit = f"max_streams: {world.api('INFO')['streams']}"
+    limit = f"max_streams: {len(world.streams() | world.configs.keys())}"
     lasting(lambda world: _restart(world, limit), _restart)(world, fault)
 
 

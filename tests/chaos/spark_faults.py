@@ -128,7 +128,7 @@ def planners_killed_committing(world: World, fault: Fault) -> None:
     rest, at = divmod(fault.target, len(durable))
     cut, moment = divmod(rest, 3)
     query = durable[at]
-    name, purges = query.streams[0].encode(), query.source.config.get("retention") == "workqueue"
+    name, purges = query.streams[0].encode(), query.source.purges
     if moment == 0:
         answer = b"stream_purge_response" if purges else b"consumer_reset_response"
         held = world.proxy.replace_frames(answer, 1, lambda frame: b"")

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ import pytest
 from spark_jetstream.options import SinkOptions, SourceOptions
 from tests.chaos.losses import LosingWorld
 from tests.chaos.model import unjustified
-from tests.chaos.scenario import FAULTS, LEVELS, SOURCES, Fault, Query, Scenario
+from tests.chaos.scenario import FAULTS, LEVELS, ROWS, SOURCES, Fault, Query, Scenario
 from tests.chaos.world import World, function_of
 from tests.support.project import ROOT
 
@@ -62,15 +63,23 @@ def test_every_fault_can_happen_and_every_kind_of_query_is_tried() -> None:
     assert {fault.name for scenario in chosen for fault in scenario.faults} == FAULTS
     assert all(hasattr(LosingWorld, name) or callable(function_of(name)) for name in FAULTS)
     assert {query.kind for scenario in chosen for query in scenario.queries} == SOURCES.keys()
-    sinks = {(query.level, query.own_ids, query.dead_letters) for scenario in chosen for query in scenario.queries}
-    both = (False, True)
-    assert sinks - {(None, False, False)} == {(level, ids, dead) for level in LEVELS for ids in both for dead in both}
+    sinks = {scenario.queries[-1] for scenario in chosen}
+    assert {(query.writes, query.level, query.own_ids) for query in sinks} == {*product(ROWS, LEVELS, (False, True))}
+    dead = {(query.writes, query.level) for query in sinks if query.dead_letters}
+    assert dead == {*product(("plain", "routed"), LEVELS)}
 
 
-def test_the_page_has_every_fault() -> None:
-    """docs/reliability.md explains each fault, names no other, and each one tests a promise."""
+def test_the_page_has_every_fault_and_every_kind_of_query() -> None:
+    """docs/reliability.md explains each fault, source and sink, names no other, and each fault tests a promise."""
     page = (ROOT / "docs/reliability.md").read_text()
-    faults, promises = (page.split(f"\n## {title}")[1].split("\n## ")[0] for title in ("Faults", "Promises"))
+    run, faults, promises = (
+        page.split(f"\n## {title}")[1].split("\n## ")[0] for title in ("What a run", "Faults", "Promises")
+    )
+    sources, levels, rows = (
+        re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\|([^|]*)", table, re.MULTILINE)))
+        for table in run.split("\n\n|")[1:]
+    )
+    assert [{*sources}, {*levels}, {*rows}] == [SOURCES.keys(), LEVELS.keys(), ROWS.keys()]
     # The names are in the first column of the one, and in the last column of the other.
     explained = {name for row in re.findall(r"^\|([^|]*)", faults, re.MULTILINE) for name in NAME.findall(row)}
     named = {name for row in re.findall(r"([^|]*)\|$", promises, re.MULTILINE) for name in NAME.findall(row)}
@@ -79,8 +88,9 @@ def test_the_page_has_every_fault() -> None:
 
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_change_of_options_has_a_meaning(kind: str, level: str) -> None:
-    query = Query("C", kind, level, own_ids=True, dead_letters=True)
+@pytest.mark.parametrize("writes", ROWS)
+def test_every_change_of_options_has_a_meaning(kind: str, level: str, writes: str) -> None:
+    query = Query("C", kind, level, own_ids=True, dead_letters=True, writes=writes)
     for changed in (None, *range(len(query.changes()))):
         options = query.options("nats://127.0.0.1:4222", changed)
         sink = {name.removeprefix("sink."): value for name, value in options.items() if name.startswith("sink.")}
@@ -110,7 +120,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario, tmp_path: P
             world.run(fault)
         wrong = world.violations()
         stored = sum(map(len, world.load.stored.values()))
-        log.warning(
-            "%s: %d messages, %s, %d restarts", scenario, stored, dict(world.applied), len(world.job.failures())
-        )
+        restarts, returned = len(world.job.failures()), world.clients.returned
+        seen = f"{stored} messages, {dict(world.applied)}, {restarts} restarts, {returned} streams that came again"
+        log.warning("%s: %s", scenario, seen)
     assert wrong == [], f"{scenario}\n{world.job.log[-4000:]}"

@@ -7,7 +7,17 @@ from collections import Counter
 import pytest
 
 from tests.chaos.losses import LosingWorld
-from tests.chaos.model import Loss, Step, false_alarms, names_loss, repeatable, unreported, violations
+from tests.chaos.model import (
+    Loss,
+    Step,
+    counted,
+    false_alarms,
+    names_loss,
+    repeatable,
+    unreported,
+    violations,
+    whole_groups,
+)
 from tests.chaos.scenario import LEVELS, Scenario
 
 SENT = ["a", "b", "c", "d"]
@@ -40,6 +50,25 @@ def test_rows(level: str | None, bodies: str, excused: str, again: str, wrong: l
     if level == "at-least-once":
         wrong = [text for text in wrong if "repeated" not in text]
     assert violations("abc", SENT, rows(bodies), level, excused=excused, again=again) == wrong
+
+
+@pytest.mark.parametrize(
+    ("stream", "found"),
+    [
+        ("a/0 a/1 b/0 b/1 a/0 a/1", "a a b"),
+        ("a/0 b/0 b/1", "a/0 b"),  # a part alone
+        ("a/0 b/0 a/1 b/1", "a/0 a/1 b/0 b/1"),  # not side by side
+        ("a/1 a/0", "a/0 a/1"),
+        ("", ""),
+    ],
+)
+def test_groups_in_a_stream(stream: str, found: str) -> None:
+    assert whole_groups(stream.split(), 2) == Counter(found.split())
+
+
+def test_messages_in_counters() -> None:
+    values = {"A0 1": "10001", "A0 2": "200", "A0 3": "0"}
+    assert counted(values) == {"A0 1 0": 1, "A0 1 2": 1, "A0 2 1": 2}
 
 
 @pytest.mark.parametrize(

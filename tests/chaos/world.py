@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,20 +13,24 @@ from typing import Any
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
+from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.chaos import cluster_faults, server_faults, spark_faults
+from tests.chaos.clients import OTHER, Clients
 from tests.chaos.load import Load
-from tests.chaos.model import last_of_each, unjustified, violations
+from tests.chaos.model import counted, last_of_each, unjustified, violations, whole_groups
 from tests.chaos.scenario import Fault, Query, Scenario
 from tests.support.jobs import Job, spark_home
 from tests.support.proxy import WireProxy
 from tests.support.publish import Refused
 from tests.support.reading import api, consumers, wait_until
-from tests.support.sinking import stored
+from tests.support.sinking import with_subjects
 
 #: Seconds in which every query must go on after a fault.
 LONGEST_RECOVERY = 600.0
 LEDGER = f"KV_{LEDGER_BUCKET}"
+_DURABLE = {"spark", OTHER}
+"""The consumers that may be there in the end."""
 
 
 def read_by(query: Query, messages: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -34,8 +39,8 @@ def read_by(query: Query, messages: Mapping[str, Mapping[str, str]]) -> dict[str
 
 
 def client_names(server: NatsServer) -> list[str]:
-    """The names of the clients that a server has."""
-    return [connection.get("name", "") for connection in server.monitor("/connz")["connections"]]
+    """The names of the connector's clients that a server has; the suite's own have none."""
+    return [connection["name"] for connection in server.monitor("/connz")["connections"] if "name" in connection]
 
 
 def function_of(fault: str) -> Callable[[World, Fault], None]:
@@ -62,7 +67,7 @@ class World:
         """What a single server reads as its configuration."""
         self._folder = folder
         # One runs the connections of a process as long as it lives.
-        self._threads = {"spark-jetstream", "wire-proxy", *(thread.name for thread in threading.enumerate())}
+        self._threads = {"spark-jetstream", "wire-proxy", "client", *(thread.name for thread in threading.enumerate())}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> World:
@@ -90,6 +95,7 @@ class World:
             if self.scenario.servers > 1:
                 self.cluster.wait_ready()  # each replica of a stream knows its consumers
             self.load = stack.enter_context(Load([server.url for server in self.servers], self.inputs))
+            self.clients = stack.enter_context(Clients(self))
             self._stack = stack.pop_all()
         return self
 
@@ -110,6 +116,14 @@ class World:
 
     def api(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return api(self.ask_url, path, body)
+
+    def position(self, query: Query, log: str, batch: int | None = None) -> Mapping[str, StreamPosition]:
+        """How far a query has read its streams by the newest batch (or this one) of ``offsets`` or ``commits``."""
+        folder = self.job.checkpoint / query.name / "offsets"
+        number = self.job.latest(f"{query.name}/{log}") if batch is None else batch
+        with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged by a fault
+            return Offset.from_json(json.loads((folder / str(number)).read_text().splitlines()[-1])).streams
+        return {}
 
     def start_job(self) -> None:
         options = {query.name: query.options(self._url, self.changed) for query in self.scenario.queries}
@@ -168,6 +182,7 @@ class World:
     def violations(self) -> list[str]:
         """End load and queries, and return what is wrong, in words."""
         self.goes_on()
+        self.clients.stay()
         self.load.finish()
         result = self.job.finish()
         wrong = [fault for query in self.scenario.queries for fault in self._wrong(query, self._rows(query, result))]
@@ -185,9 +200,16 @@ class World:
                 if query.source.held and query.level is None:
                     state = self.api(f"STREAM.INFO.{query.streams[0]}", {"deleted_details": True})["state"]
                     gone = {*range(1, state["first_seq"]), *(state.get("deleted") or ())}
+                    # Others take what it does not read.
+                    gone &= self._sequences(query, query.streams[0])
                     if early := sorted(gone - self.job.committed(query.name)):
                         wrong.append(f"{query.name}: gone before their commit: {early[:5]}, {len(early)} in all")
         return wrong
+
+    def _sequences(self, query: Query, name: str) -> set[int]:
+        """The sequences of the messages of a stream that a query reads."""
+        texts = self.load.stored[name]
+        return {at for text, at in self.load.sequences[name].copy().items() if query.reads(texts[text])}
 
     def _wrong(self, query: Query, rows: Counter[str]) -> list[str]:
         """Return what is wrong with a query that has written these rows, in words."""
@@ -198,17 +220,29 @@ class World:
         wrong = [f"{query.name}: failed by itself: {error}" for error in failed]
         for dead in (False, True) if query.dead_letters else (False,):
             must, may = ([text for text in texts if query.dies(text) is dead] for texts in (kept, sent))
-            found = violations(must, may, self._texts(query.dead) if dead else rows, query.level)
+            there = Counter(text for _, text in self._stored(query.dead)) if dead else rows
+            found = violations(must, may, there, query.level)
             wrong += [f"{query.name}{', dead letters' if dead else ''}: {fault}" for fault in found]
         return wrong
 
     def _rows(self, query: Query, result: Mapping[str, Mapping[str, list[str]]]) -> Counter[str]:
         if query.level is None:
             return Counter(result[query.name]["rows"])
-        return self._texts(query.target)
+        return self.written(query)
 
-    def _texts(self, stream: str) -> Counter[str]:
-        return Counter(data.decode().rstrip(".") for data in stored(self.ask_url, stream))
+    def written(self, query: Query) -> Counter[str]:
+        """How often each message is in the streams that a query writes to."""
+        rows = [row for name in query.targets for row in self._stored(name)]
+        if query.writes == "counters":
+            prefix = f"{query.target}.row."
+            last = {subject.removeprefix(prefix).replace(".", " "): json.loads(value)["val"] for subject, value in rows}
+            return counted(last)
+        texts = [text for _, text in rows]
+        return Counter(texts) if query.rows.parts == 1 else whole_groups(texts, query.rows.parts)
+
+    def _stored(self, stream: str) -> list[tuple[str, str]]:
+        """The subjects and texts in a stream."""
+        return [(subject, data.decode().rstrip(".")) for subject, data in with_subjects(self.ask_url, stream)]
 
     def _left(self) -> list[str]:
         """What the queries have left on the machine and on the servers."""
@@ -219,14 +253,15 @@ class World:
         wrong += [f"a file is left: {path}" for path in self._folder.with_name("tmp").glob("**/spark-jetstream*")]
         close_all()  # what this process has read the results with
         wrong += [f"a thread is left: {each.name}" for each in threading.enumerate() if each.name not in self._threads]
-        wrong += [f"stream {name} is left" for name in self._streams() - self.configs.keys() - {LEDGER}]
-        for name in self._streams():
+        wrong += [f"stream {name} is left" for name in self.streams() - self.configs.keys() - {LEDGER}]
+        for name in self.streams():
             with contextlib.suppress(TimeoutError):
                 # What a killed reader has left the server removes after 30 seconds.
-                wait_until(lambda name=name: set(consumers(self.ask_url, name)) <= {"spark"}, "no consumer", 90)  # type: ignore[misc]
-            if left := set(consumers(self.ask_url, name)) - {"spark"}:
+                wait_until(lambda name=name: set(consumers(self.ask_url, name)) <= _DURABLE, "no consumer", 90)  # type: ignore[misc]
+            if left := set(consumers(self.ask_url, name)) - _DURABLE:
                 wrong.append(f"consumers are left on {name}: {sorted(left)}")
         wrong += self._unread()
+        wrong += [] if self.scenario.losing else self._untaken()
         for server in self.servers:
             with contextlib.suppress(TimeoutError):
                 wait_until(lambda server=server: not client_names(server), "no client", 30)  # type: ignore[misc]
@@ -251,5 +286,19 @@ class World:
             for name, count in kept().items()
         ]
 
-    def _streams(self) -> set[str]:
+    def _untaken(self) -> list[str]:
+        """What is wrong with what others have taken from work queues, in words."""
+        wrong = []
+        for query in self.scenario.queries:
+            if query.shares:
+                kept, sent = (
+                    {body for body, subject in messages[query.streams[0]].items() if not query.reads(subject)}
+                    for messages in (self.load.stored, self.load.sent)
+                )
+                taken = violations(kept, sent, self.clients.taken[query.name], "at-least-once")
+                wrong += [f"{query.name}, what others took: {fault}" for fault in taken]
+        return wrong
+
+    def streams(self) -> set[str]:
+        """The names of the streams that there are."""
         return set(self.api("STREAM.NAMES")["streams"])

@@ -37,7 +37,7 @@ _SELECT = "select"
 _TEXT = "cast(trim(trailing '.' from cast(content as string)) as binary)"
 #: The columns that a query has, by the option that names what it reads.
 _SELECTED = {
-    "stream": ("sequence", "subject", "data"),
+    **dict.fromkeys(("stream", "streamPattern"), ("sequence", "subject", "data")),
     "bucket": ("revision as sequence", "key as subject", "value as data"),
     "objectBucket": ("cast(0 as bigint) as sequence", "name as subject", f"{_TEXT} as data"),
 }

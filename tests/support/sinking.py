@@ -114,11 +114,19 @@ def numbers(url: str, stream: str) -> list[int]:
 
 def stored(url: str, stream: str) -> list[bytes]:
     """The payloads that a stream has, in stream order."""
+    return [data for _, data in with_subjects(url, stream)]
+
+
+def with_subjects(url: str, stream: str) -> list[tuple[str, bytes]]:
+    """The subjects and payloads that a stream has, in stream order."""
     state = api(url, f"STREAM.INFO.{stream}")["state"]
     if not state["messages"]:
         return []
-    pulled = pulls(url, part_of(url, stream, max(1, state["first_seq"]), count=None))
-    return [data for messages in pulled for data in messages.payloads().to_pylist()]
+    columns = (
+        (messages.subjects().to_pylist(), messages.payloads().to_pylist())
+        for messages in pulls(url, part_of(url, stream, max(1, state["first_seq"]), count=None))
+    )
+    return [pair for subjects, payloads in columns for pair in zip(subjects, payloads, strict=True)]
 
 
 class Died(Exception):
