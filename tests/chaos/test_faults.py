@@ -41,8 +41,8 @@ LETTING_GO = Scenario(
     seed=0,
     servers=1,
     executors=False,
-    queries=(Query("A", "interest"), Query("B", "queue"), Query("C", "durable", "exactly-once")),
-    faults=tuple(Fault("planners_killed_committing", 0.0, True, target) for target in (0, 4, 6, 10, 12, 16)),
+    queries=(Query("A", "interest"), Query("B", "queue"), Query("C", "shared", "exactly-once", writes="groups")),
+    faults=tuple(Fault("planners_killed_committing", 0.0, True, target) for target in (0, 4, 2, 6, 10, 14, 12, 16, 17)),
 )
 
 

@@ -34,6 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 _SECONDS = 0.2  # between two looks at the queries
 _SINK = "sink."
 _SELECT = "select"
+_LIMITS = ("PerTrigger", "PerPartition")
 _TEXT = "cast(trim(trailing '.' from cast(content as string)) as binary)"
 #: The columns that a query has, by the option that names what it reads.
 _SELECTED = {
@@ -139,7 +140,7 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         query.stop()
     result = {}
     for name, given in options.items():
-        unlimited = {option: value for option, value in given.items() if not option.endswith("PerTrigger")}
+        unlimited = {option: value for option, value in given.items() if not option.endswith(_LIMITS)}
         rows = source(spark, unlimited)
         while why := ended(start(rows, folder, name, {"availableNow": True}, unlimited), 600):
             note(folder, name, why)
