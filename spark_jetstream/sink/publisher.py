@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 _MANY = 1000  # answers in flight from which on they are read together
 _PACE = 0.008  # seconds between two such reads: some thousand answers at full speed
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)  # seconds before each retry of a row; the last one before all later retries
+_INCOMPLETE = 10176  # error code: the stream lacks a row of a group, maybe because no stream captures its subject
 _LAST_ANSWERS = 2.0  # seconds to wait for answers before a failure is raised
 
 
@@ -313,10 +314,10 @@ class Publisher:
         """
         now, patience = time.monotonic(), self._options.connection.retry_timeout
         too_long = now - self._answered > patience
-        if refusal.code == NO_STREAM and not refusal.err_code:
-            if self._refuse_uncaptured(flight, index, too_long=too_long):
-                return
-        elif not is_undecided(refusal):
+        unheard = refusal.code == NO_STREAM and not refusal.err_code
+        if (unheard or refusal.err_code == _INCOMPLETE) and self._refuse_uncaptured(flight, index, too_long=too_long):
+            return
+        if not (unheard or is_undecided(refusal)):
             why = f"{reason}, also after {flight.tries[index]} retries (option maxRetries)"
             raise self.failure(flight.refuse(index, why, refusal.err_code)[0])
         if too_long:

@@ -239,6 +239,19 @@ def test_a_group_that_the_server_refuses(
     assert (caught.value.err_code, caught.value.number, s.state()["messages"]) == (code, 1, 0)
 
 
+def test_a_row_that_no_stream_captures_takes_its_group_along_although_its_own_answer_is_late(
+    server: NatsServer, admin: Publisher, proxy: WireProxy
+) -> None:
+    """The stream then only says that the group is incomplete."""
+    s = made(server, admin)
+    dead = Stream(server.url, "DEAD", admin, subjects=["dead"])
+    proxy.drop(lambda frame: b"" if b"NATS/1.0 503" in frame else frame)
+    given = rows(["bad", "bad", "good"], subject=["elsewhere", "s.1", "s.2"])
+    report = sink(proxy.url, maxRetries="1", deadLetterSubject="dead").write([given])
+    assert (report.stored, report.dead_letters, batches_of(seen(s))) == (1, 2, {("good", 1): 1})
+    assert [message.headers["Dead-Letter-Error-Code"] for message in seen(dead)] == [["503"], ["503"]]
+
+
 def test_a_group_that_expects_the_sequence_of_its_own_row(server: NatsServer, admin: Publisher) -> None:
     """A server answers such a group as it answers one whose subject has a message under way: nobody could tell."""
     s = made(server, admin)
