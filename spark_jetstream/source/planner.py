@@ -59,8 +59,8 @@ class Planner:
         self._selection = Selection(options, requests, clock) if options.finds_streams else None
         # A beginning that no batch has stored yet.
         self._unwritten: Offset | None = None
-        # The end that `latest` has decided last, and what was counted for its cuts.
-        self._decided: tuple[Offset | None, Mapping[str, Split]] = None, {}
+        # The batch that `latest` has decided last, and what was counted for its cuts.
+        self._decided: tuple[tuple[Offset, Offset] | None, Mapping[str, Split]] = None, {}
         self._dropped: set[str] = set()  # streams of the checkpoint that are logged as no longer read
         self._met = False  # whether the query is new, or this run has seen a stream of its offset that was found
         self._target: Offset | None = None
@@ -166,10 +166,12 @@ class Planner:
     def initial(self) -> Offset:
         """Return where the query starts, by `startingTimestamp` or `startingOffsets`."""
         self._find(complete=True)
-        self._met = True
         begin = _twice(lambda: Offset({name: plan.begin() for name, plan in self._look({}).items()}))
-        if self.options.starting_timestamp is None and self.options.starting_offsets == "latest":
+        # Spark asks once more when it plans the tasks of the first batch.
+        latest = self.options.starting_timestamp is None and self.options.starting_offsets == "latest"
+        if latest and not self._met:
             self._unwritten = begin
+        self._met = True
         return begin
 
     # Progress on the server
@@ -229,10 +231,10 @@ class Planner:
         deleted = {name: start.streams[name] for name in self._plans if name not in found}
         waiting |= {name: _Waiting(position, position, 0) for name, position in deleted.items()}
         starts = Offset({name: each.start for name, each in waiting.items()})
-        if start == self._unwritten:
+        unwritten, self._unwritten = self._unwritten, None
+        if start == unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
             # A first batch that ends where it begins stores the beginning.
-            self._unwritten = None
             return start
         if not all(_follows(each.start, begun.streams.get(name)) for name, each in waiting.items()):
             return starts
@@ -248,7 +250,7 @@ class Planner:
         if end == start:
             # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
             self.progress.settle()
-        self._decided = end, splits
+        self._decided = (starts, end), splits
         return end
 
     def _resume(self, offset: Offset) -> None:
@@ -384,7 +386,7 @@ class Planner:
             return replace(task, first=task.end, count=None) if past else task
 
         rest = {name: kept(replace(whole, first=min(left(name, whole), whole.end))) for name, whole in wholes.items()}
-        counted = self._decided[1] if self._decided[0] == end else {}
+        counted = self._decided[1] if self._decided[0] == (start, end) else {}
         splits = {
             name: split
             for name, split in counted.items()

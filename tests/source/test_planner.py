@@ -35,7 +35,7 @@ from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
 from tests.support.planning import driver, planner_after, read, run
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.reading import api, connecting, create, fill, part_of, pulls, wait_until
+from tests.support.reading import api, between, connecting, create, fill, part_of, pulls, wait_until
 from tests.support.streams import MakeStream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -99,6 +99,27 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
 
 
 # Where a query starts and ends
+
+
+def test_spark_asks_twice_where_the_first_batch_begins(server: NatsServer) -> None:
+    """For its end, and again for its tasks: what happens in between belongs to no batch, or to the next one."""
+    create(server.url, "S")
+    fill(server.url, "S", 5)
+    planner = driver(server.url, startingOffsets="latest")
+    start = planner.initial()
+    assert planner.latest(start, limited=True) == start == planner.initial()
+    fill(server.url, "S", 3)
+    assert planner.latest(start, limited=True).streams["S"].next == 9
+    # A run that plans the first batch again asks for its start, too.
+    planner = driver(server.url, startingOffsets="latest")
+    assert (begin := planner.initial()) != start
+    assert planner.latest(start, limited=True) == begin
+    fill(server.url, "S", 2)
+    assert planner.latest(begin, limited=True).streams["S"].next == 11
+    planner = driver(server.url)
+    end = planner.latest(planner.initial(), limited=True)
+    api(server.url, "STREAM.PURGE.S", {"seq": 3})
+    assert read(server.url, planner.ranges(planner.initial(), end)) == {"S": between(3, 11)}
 
 
 @pytest.mark.parametrize("given", FILTERS, ids=str)
