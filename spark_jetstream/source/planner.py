@@ -395,8 +395,11 @@ class Planner:
         others = {
             name: replace(whole, end=min(whole.end, found[name].state.last_seq + 1))
             for name, whole in rest.items()
-            # Without cuts a range that lies past the end has no task, and none that could be cut.
-            if whole.width and name not in splits and (name in end.cuts or whole.first <= found[name].state.last_seq)
+            # Without cuts a range that lies past the end has no task, and none that could be cut. A batch that has cuts
+            # of other streams alone reads nothing of this one: what was there had gone before.
+            if whole.width
+            and name not in splits
+            and (name in end.cuts if end.cuts else whole.first <= found[name].state.last_seq)
         }
         splits |= self._split(others, end.cuts)
         # What went before the server counted is no message that a task misses.

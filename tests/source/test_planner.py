@@ -395,6 +395,22 @@ def test_a_batch_that_runs_again_has_the_same_tasks(
     assert asked
 
 
+def test_a_stream_whose_messages_went_before_the_batch_has_no_task(server: NatsServer) -> None:
+    for name in "ST":
+        create(server.url, name)
+    given: dict[str, Any] = {"subjects": "*.a", "failOnDataLoss": "false"}
+    start = driver(server.url, "S,T", **given).initial()
+    for name in "ST":
+        fill(server.url, name, 1)
+    fill(server.url, "S", 1, lambda _: "b")
+    api(server.url, "STREAM.MSG.DELETE.S", {"seq": 1})
+    planner = driver(server.url, "S,T", **given)
+    end = planner.latest(start, limited=True)
+    assert end.cuts == {"T": (1, 1, 2)}
+    for again in (planner, driver(server.url, "S,T", **given)):
+        assert [(part.stream, part.first, part.end) for part in again.ranges(start, end)] == [("T", 1, 2)]
+
+
 def test_tasks_keep_their_numbers_when_messages_go(server: NatsServer) -> None:
     for name in "ST":
         create(server.url, name)
