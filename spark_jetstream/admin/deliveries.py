@@ -87,7 +87,7 @@ def pull(
                     if event.code == 409 and not messages:
                         why = "the next message is larger than max_bytes" if end.too_large else "too many requests wait"
                         raise pull_refused(f"cannot {context}: {why} (409 {event.description})", 409, event.description)
-                    if end.outcome is jsapi.PullOutcome.ENDED:
+                    if end.over:
                         break
         except JetStreamError:
             if not messages:

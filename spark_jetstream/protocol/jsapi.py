@@ -9,7 +9,6 @@ on a subject that it does not know, so `NEEDED` says which subjects older server
 
 from __future__ import annotations
 
-import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -208,14 +207,12 @@ def filter_fields(filters: Sequence[str]) -> dict[str, Any]:
     return {"filter_subjects": list(filters)} if filters else {}
 
 
-def create_request(stream: str, config: Mapping[str, Any]) -> bytes:
-    """Body that creates a consumer, and fails where one of that name with another configuration exists."""
-    return request_body(stream_name=stream, config=config, action="create")
+def consumer_request(stream: str, config: Mapping[str, Any], *, action: str = "create") -> bytes:
+    """Body that creates a consumer, and fails where one of that name with another configuration exists.
 
-
-def update_request(stream: str, config: Mapping[str, Any]) -> bytes:
-    """Body that gives an existing consumer a configuration; what is left out of it becomes the default."""
-    return request_body(stream_name=stream, config=config, action="update")
+    With the action `update` it gives an existing consumer a configuration; what is left out of it becomes the default.
+    """
+    return request_body(stream_name=stream, config=config, action=action)
 
 
 def next_request(batch: int, *, expires: float, heartbeat: float = 0.0, **fields: Any) -> bytes:
@@ -267,35 +264,25 @@ def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -
     return number
 
 
-class PullOutcome(enum.Enum):
-    """What a status means for the pull request it answers."""
-
-    GOES_ON = "a heartbeat: the request is alive"
-    ENDED = "the request is over; what it did not deliver may be asked for again"
-    LOST = "the consumer cannot serve any more; go on with a new one"
-    REFUSED = "the request can never succeed as it is"
-
-
-#: (code, beginning of the description in lower case, or "" for any) -> outcome; any other status is a refusal.
-_STATUSES: tuple[tuple[int, str, PullOutcome], ...] = (
-    (100, "", PullOutcome.GOES_ON),
-    (404, "", PullOutcome.ENDED),
-    (408, "", PullOutcome.ENDED),
-    (409, "batch completed", PullOutcome.ENDED),
-    (409, "message size exceeds maxbytes", PullOutcome.ENDED),
-    (409, "exceeded maxwaiting", PullOutcome.ENDED),
-    (409, "consumer deleted", PullOutcome.LOST),
-    (409, "leadership change", PullOutcome.LOST),
-    (409, "server shutdown", PullOutcome.LOST),
-    (503, "", PullOutcome.LOST),
+_HEARTBEAT = 100
+#: Statuses that end a pull request, and those whose consumer cannot serve any more: the code, and the beginning of the
+#: description in lower case. Any other status refuses the request as it is.
+_ENDED = (
+    (404, ""),
+    (408, ""),
+    (409, "batch completed"),
+    (409, "message size exceeds maxbytes"),
+    (409, "exceeded maxwaiting"),
 )
+_LOST = ((409, "consumer deleted"), (409, "leadership change"), (409, "server shutdown"), (503, ""))
 
 
 @dataclass(frozen=True)
 class PullEnd:
     """How a status changes the account of what is outstanding."""
 
-    outcome: PullOutcome
+    over: bool
+    """The request is over, and what it did not deliver may be asked for again. A heartbeat says that it is alive."""
     undelivered: int | None
     """Messages of the request that were not delivered; None when the status does not say."""
     unused_bytes: int | None
@@ -310,17 +297,20 @@ def pull_status(status: Status, stream: str) -> PullEnd:
     Raises `ConsumerLost` if a new consumer is needed, and `PullRefused` for a request that is refused for good.
     """
     description = status.description.lower()
-    fitting = (row[2] for row in _STATUSES if row[0] == status.code and description.startswith(row[1]))
-    outcome = next(fitting, PullOutcome.REFUSED)
     text = f"{status.code} {status.description}".strip()
-    if outcome is PullOutcome.LOST:
+
+    def is_one(statuses: Sequence[tuple[int, str]]) -> bool:
+        return any(status.code == code and description.startswith(begin) for code, begin in statuses)
+
+    if is_one(_LOST):
         raise ConsumerLost(f"the pull consumer on stream {stream} cannot serve any more: {text}")
-    if outcome is PullOutcome.REFUSED:
+    over = status.code != _HEARTBEAT
+    if over and not is_one(_ENDED):
         problem = f"the server refused a pull request on stream {stream}: {text}"
         raise pull_refused(problem, status.code, status.description)
     undelivered = whole_number(status.headers.get("Nats-Pending-Messages", ""))
     unused_bytes = whole_number(status.headers.get("Nats-Pending-Bytes", ""))
-    return PullEnd(outcome, undelivered, unused_bytes, description.startswith("message size exceeds"))
+    return PullEnd(over, undelivered, unused_bytes, description.startswith("message size exceeds"))
 
 
 def no_reply(context: str, seconds: float, advice: str = "") -> RequestTimeout:

@@ -203,7 +203,7 @@ class DurableConsumers:
         if start is not None and start > 1:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": start}
         try:
-            request = jsapi.create_request(stream, config | jsapi.filter_fields(self.filters))
+            request = jsapi.consumer_request(stream, config | jsapi.filter_fields(self.filters))
             return self._write(stream, name, self.filters, request, context)
         except ApiError as error:
             if error.err_code in jsapi.FILTER_TAKEN:
@@ -221,7 +221,8 @@ class DurableConsumers:
         config = {**consumer.config, "metadata": {**kept, RUN: self.run, SINCE: since}}
         # A filter that the configuration has in a list must not be part of the request's subject.
         in_subject = consumer.filters if config.get("filter_subject") else ()
-        return self._write(stream, name, in_subject, jsapi.update_request(stream, config), context)
+        request = jsapi.consumer_request(stream, config, action="update")
+        return self._write(stream, name, in_subject, request, context)
 
     def reset(self, stream: str, name: str, sequence: int) -> ConsumerState:
         """Move the consumer. The server does not reply for a missing one (`RequestTimeout`)."""

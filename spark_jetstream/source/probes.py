@@ -236,7 +236,7 @@ class ConsumerProbe(StreamProbe):
                 if isinstance(event, Frames):
                     acks = Acks(event)
                     return int(acks.sequences()[0]), int(acks.timestamps()[0])
-                if jsapi.pull_status(event, self._stream).outcome is jsapi.PullOutcome.ENDED:
+                if jsapi.pull_status(event, self._stream).over:
                     return None  # removed between the count and the delivery
         raise jsapi.no_reply(f"look at a message of stream {self._stream}", 2 * _PEEK_SECONDS)
 

@@ -491,7 +491,7 @@ def create_reader(
     subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
     backoff, waiting = Backoff(), False
     while True:
-        request = jsapi.create_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
+        request = jsapi.consumer_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
         try:
             body = connection.api(subject, request, context=context)
         except ConsumerLimitReached as error:

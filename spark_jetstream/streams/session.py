@@ -257,11 +257,11 @@ class PullSession:
         if status.code == jsapi.NO_RESPONDERS and self._sent_again(status):
             return None
         end = jsapi.pull_status(status, self._stream)
-        if end.outcome is not jsapi.PullOutcome.GOES_ON:
+        if end.over:
             self._first_requests.pop(self._inbox.token(status), None)
         if self._policy.ends is Ends.CAUGHT_UP:
             return self._caught_up(end, status)
-        if end.outcome is jsapi.PullOutcome.GOES_ON:
+        if not end.over:
             last = whole_number(status.headers.get("Nats-Last-Consumer", "")) or 0
             if last > self._consumed:
                 raise ConsumerLost(f"deliveries {self._consumed + 1} to {last} of the consumer did not come")
@@ -279,7 +279,7 @@ class PullSession:
 
     def _caught_up(self, end: jsapi.PullEnd, status: Status) -> EndOfRange | None:
         """Handle a status for a request with `no_wait`: 404 after messages says that the stream ends there."""
-        if end.outcome is not jsapi.PullOutcome.GOES_ON:
+        if end.over:
             self._use(end.unused_bytes or 0)
             if self._inbox.token(status) != str(self._number):
                 return None  # it had brought all of its messages when the next request went out

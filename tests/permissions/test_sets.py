@@ -322,7 +322,7 @@ def test_a_reader_of_one_filter_reads_no_other(allowed: Callable[..., Account]) 
     # And not by saying one filter and meaning another.
     subject = jsapi.consumer_create("$JS.API", "S", "mine", ["s.a"])
     for meant in ({"filter_subject": "s.b"}, {"filter_subjects": ["s.a", "s.b"]}, {}):
-        body = jsapi.create_request("S", {"name": "mine", "ack_policy": "none", **meant})
+        body = jsapi.consumer_request("S", {"name": "mine", "ack_policy": "none", **meant})
         with pytest.raises(ApiError):
             account.connect().api(subject, body, context="cheat")
     assert not account.ask("CONSUMER.NAMES.S")["consumers"]
@@ -333,7 +333,7 @@ def test_a_maker_of_consumers_may_have_messages_delivered_anywhere(allowed: Call
     account = allowed(*need("read", stream="S"))
     use.filled(account)
     account.make("T")
-    body = jsapi.create_request("S", {"name": "mine", "ack_policy": "none", "deliver_subject": "t.a"})
+    body = jsapi.consumer_request("S", {"name": "mine", "ack_policy": "none", "deliver_subject": "t.a"})
 
     async def deliver(js: JetStreamContext) -> None:
         # Push consumers wait for a subscriber; what he hears, a stream with that subject stores.

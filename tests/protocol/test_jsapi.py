@@ -10,13 +10,11 @@ import pytest
 from spark_jetstream.errors import ConsumerLost, JetStreamError, PinMismatch, ProtocolError, PullRefused
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.incoming import Incoming
-from spark_jetstream.protocol.jsapi import PullEnd, PullOutcome, pull_status
+from spark_jetstream.protocol.jsapi import PullEnd, pull_status
 from spark_jetstream.protocol.wire import Frames, Scanner, Status
 from spark_jetstream.testing import NatsServer
 from tests.support.publish import Message, Publisher
 from tests.support.wire import frame, scanned
-
-ENDED, GOES_ON = PullOutcome.ENDED, PullOutcome.GOES_ON
 
 
 def status(code: int, description: str, **headers: str) -> Status:
@@ -31,14 +29,14 @@ PENDING = {"Nats-Pending-Messages": "12", "Nats-Pending-Bytes": "3456"}
 
 # Statuses as server 2.15.1 writes them, and what is to be done: `PullEnd`, or the error.
 STATUSES: list[tuple[int, str, dict[str, str], PullEnd | type[JetStreamError]]] = [
-    (100, "Idle Heartbeat", {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "9"}, PullEnd(GOES_ON, None, None, False)),
-    (404, "No Messages", {}, PullEnd(ENDED, None, None, False)),
-    (408, "Request Timeout", PENDING, PullEnd(ENDED, 12, 3456, False)),
-    (408, "Requests Pending", {}, PullEnd(ENDED, None, None, False)),
-    (408, "Interest Expired", PENDING, PullEnd(ENDED, 12, 3456, False)),
-    (409, "Message Size Exceeds MaxBytes", PENDING, PullEnd(ENDED, 12, 3456, True)),
-    (409, "Batch Completed", {**PENDING, "Nats-Pending-Messages": "0"}, PullEnd(ENDED, 0, 3456, False)),
-    (409, "Exceeded MaxWaiting", {}, PullEnd(ENDED, None, None, False)),
+    (100, "Idle Heartbeat", {"Nats-Last-Consumer": "5", "Nats-Last-Stream": "9"}, PullEnd(False, None, None, False)),
+    (404, "No Messages", {}, PullEnd(True, None, None, False)),
+    (408, "Request Timeout", PENDING, PullEnd(True, 12, 3456, False)),
+    (408, "Requests Pending", {}, PullEnd(True, None, None, False)),
+    (408, "Interest Expired", PENDING, PullEnd(True, 12, 3456, False)),
+    (409, "Message Size Exceeds MaxBytes", PENDING, PullEnd(True, 12, 3456, True)),
+    (409, "Batch Completed", {**PENDING, "Nats-Pending-Messages": "0"}, PullEnd(True, 0, 3456, False)),
+    (409, "Exceeded MaxWaiting", {}, PullEnd(True, None, None, False)),
     (409, "Consumer Deleted", {}, ConsumerLost),
     (409, "Leadership Change", {}, ConsumerLost),
     (409, "Server Shutdown", {}, ConsumerLost),
@@ -91,10 +89,10 @@ def test_a_count_that_is_none(text: str) -> None:
 
 #: A request, how many messages there are, and what the status that answers it means.
 REAL: list[tuple[dict[str, Any], int, PullEnd | type[JetStreamError]]] = [
-    ({"batch": 1, "no_wait": True}, 0, PullEnd(ENDED, None, None, False)),
-    ({"batch": 5, "expires": 50_000_000}, 0, PullEnd(ENDED, 5, 0, False)),
-    ({"batch": 5, "max_bytes": 10, "expires": 1_000_000_000}, 3, PullEnd(ENDED, 5, 10, True)),
-    ({"batch": 5, "max_bytes": 400, "expires": 1_000_000_000}, 3, PullEnd(ENDED, 4, 160, True)),
+    ({"batch": 1, "no_wait": True}, 0, PullEnd(True, None, None, False)),
+    ({"batch": 5, "expires": 50_000_000}, 0, PullEnd(True, 5, 0, False)),
+    ({"batch": 5, "max_bytes": 10, "expires": 1_000_000_000}, 3, PullEnd(True, 5, 10, True)),
+    ({"batch": 5, "max_bytes": 400, "expires": 1_000_000_000}, 3, PullEnd(True, 4, 160, True)),
     ({"batch": 1, "expires": 1_000_000_000, "idle_heartbeat": 900_000_000}, 0, PullRefused),
     ({"batch": 51, "expires": 1_000_000_000}, 0, PullRefused),
 ]
