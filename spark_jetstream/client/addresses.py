@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from typing import Any
 
 from spark_jetstream.client.deadline import Deadline, share
@@ -20,15 +21,14 @@ class Addresses:
     """
 
     def __init__(self) -> None:
-        self._tried: dict[Any, int] = {}  # address that has not greeted since -> number of the try
-        self._tries = 0
+        self._tried: dict[Any, float] = {}  # address that has not greeted since -> when, on the monotonic clock
         self._last: Any = None  # the address of the last try
 
     async def resolve(self, uri: Any, seconds: float) -> list[Entry]:
         """Return the addresses of a host, the best one first. Raises `OSError` and `asyncio.TimeoutError`."""
         resolving = asyncio.get_running_loop().getaddrinfo(uri.hostname, uri.port, type=socket.SOCK_STREAM)
         entries: Any = await asyncio.wait_for(resolving, seconds)
-        return sorted(entries, key=lambda entry: self._tried.get(entry[-1], 0))
+        return sorted(entries, key=lambda entry: self._tried.get(entry[-1], 0.0))
 
     async def connect(self, uri: Any, seconds: float) -> tuple[socket.socket, float]:
         """Return a socket that is connected to an address of a host, and the seconds in which its peer must greet.
@@ -77,9 +77,8 @@ class Addresses:
         self._tried.pop(self._last, None)
 
     def _try(self, address: Any) -> None:
-        self._tries += 1
         self._last = address
-        self._tried[address] = self._tries
+        self._tried[address] = time.monotonic()
 
     async def _connect(self, entry: Entry, seconds: float) -> socket.socket:
         *kind, _, address = entry

@@ -51,7 +51,7 @@ PARTS = {
     "_process_pong _reading_task _ping_interval_task _flusher_task _pending _pending_data_size _server_pool "
     "_current_server",
     "Subscription": "_id",
-    "TcpTransport": "_io_reader _io_writer _bare_io_reader _bare_io_writer",
+    "TcpTransport": "_io_reader _io_writer",
     "WebSocketTransport": "_ws _client _using_tls _close_task",
 }
 """What the connector needs of these classes. docs/architecture.md says for what ("What is private in nats-py")."""
@@ -314,7 +314,6 @@ class BulkTransport(TcpTransport):
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
         self._greeting = Greeting(uri.netloc)
         self._take_over(protocol, transport)
-        self._bare_io_reader, self._bare_io_writer = self._io_reader, self._io_writer
 
     async def connect_tls(
         self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: float

@@ -886,7 +886,7 @@ def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
         uri = urlsplit(f"tls://127.0.0.1:{listener.getsockname()[1]}")
         transport = nats_py.BulkTransport(requires_tls=True, pace=lambda: 0.0)
         await transport.connect(uri, 0, 60)
-        plain: Any = transport._bare_io_writer
+        plain: Any = transport._io_writer
         await transport.connect_tls(uri, client_side, 0, 60)
         return transport, plain.transport
 
