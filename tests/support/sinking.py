@@ -184,9 +184,10 @@ def seen(s: Stream) -> list[Seen]:
     return seen_in(s.publisher, s.name)
 
 
-def seen_in(publisher: Publisher, stream: str) -> list[Seen]:
-    messages: list[Seen] = []
-    for _ in range(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"]):
+def seen_in(publisher: Publisher, stream: str, known: Sequence[Seen] = ()) -> list[Seen]:
+    """The same; `known` are its first messages, which are still there."""
+    messages = list(known)
+    for _ in range(publisher.api(f"STREAM.INFO.{stream}")["state"]["messages"] - len(known)):
         body = {"seq": messages[-1].sequence + 1 if messages else 1, "next_by_subj": ">"}
         message = publisher.api(f"STREAM.MSG.GET.{stream}", body)["message"]
         block, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))

@@ -1,0 +1,302 @@
+"""Histories of writes that a seed makes, on a real server behind wires that break: see docs/reliability.md.
+
+`SEED=17 SEEDS=1 pytest -k many` runs one history. A failure shows all attempts in their order.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_jetstream.client.pool import close_all
+from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused
+from spark_jetstream.protocol.stream import StreamSummary
+from spark_jetstream.sink import ledger, publisher
+from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.testing import NatsServer
+from tests.sink.histories import LAST_WINS, REFUSED, ROLLUP, Content, Fault, Plan, Row, Run, planned
+from tests.sink.history_world import Attempt, Turns, World, count_steps
+from tests.support.calls import writer_of
+from tests.support.proxy import WireProxy
+from tests.support.reading import QUICK
+from tests.support.sinking import KINDS, Died, batch
+
+pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
+
+FIRST = int(os.environ.get("SEED", "1"))
+FEW, MANY, PART = 6, int(os.environ.get("SEEDS", "300")), 20
+IN_BUCKET = {"subject": "key", "data": "value"}
+
+Tasks = Mapping[WireProxy, bytes]  # the writer as Spark sends it to a task, by the wire that it uses
+
+
+class History:
+    """A plan under way. `log` has all attempts."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.plan = plan
+        self.world = world
+        self.log: list[str] = []
+        self._random = Random(plan.seed)
+        self._begun: set[tuple[int, int]] = set()  # batch and partition of tasks
+        self._done: set[tuple[int, int]] = set()  # those of them that have said that their rows are stored
+        self._last: set[tuple[int, int]] = set()  # those of which the last attempt has said so
+        self._reports: list[tuple[int, int, TaskReport]] = []
+
+    def run(self) -> None:
+        for number, runs in enumerate(self.plan.runs):
+            for run in runs:
+                if not self._batch(number, run):
+                    if not self.plan.repeatable:
+                        return
+                    self.plan.options["deadLetterSubject"] = f"{self.plan.dead.lower()}.dead"
+                    self.log.append("with dead letters from now on")
+                    assert self._batch(number, run)
+            self._other_rows(number)
+
+    def _batch(self, number: int, run: Run) -> bool:
+        """Run a batch as far as the plan says. Return false if a row of it can never be stored."""
+        writer, tasks = self._writer()
+        done = self._lanes(tasks, number, run)
+        self.world.calm()
+        for part in range(run.tasks):
+            done[part] = done.get(part) or self._attempt(tasks, number, part)
+        self._check()
+        messages = [pickle.loads(message) if message else None for message in done.values()]
+        batch_id = (number,) if self.plan.streaming else ()
+        if len(messages) < len(self.plan.batches[number]) or None in messages:
+            writer.abort(messages, *batch_id)
+        else:
+            with suppress(Died), Attempt(self.plan, number, 0, run.commit, _go_on).running(self.world):
+                writer.commit(messages, *batch_id)
+        return None not in messages
+
+    def _writer(self) -> tuple[Any, Tasks]:
+        """Return the driver's writer, and what tasks get of it."""
+        plan, mode = self.plan, "s" if self.plan.streaming else "b"
+        names = [IN_BUCKET.get(name, name) if plan.kind == "bucket" else name for name in plan.columns]
+        self._schema = pa.schema([(name, KINDS[name][1]) for name in names])
+        options = {**QUICK, "requestTimeout": "1s", **plan.options}
+        made = {wire: writer_of(mode, {**options, "servers": wire.url}, self._schema) for wire in self.world.wires}
+        return made[self.world.wires[0]], {wire: pickle.dumps(writer) for wire, writer in made.items()}
+
+    def _lanes(self, tasks: Tasks, number: int, run: Run) -> dict[int, bytes | None]:
+        """Run the tasks with their faults, one after the other or side by side. Return the messages of their ends."""
+        done: dict[int, bytes | None] = {}
+        rare = self._random.choice([0.01, 1.0])  # a second attempt that has few turns is one that was suspended
+        lanes = {(part, False): 1.0 for part in range(run.tasks)} | {(part, True): rare for part in run.twins}
+        turns = Turns(self.plan.seed, dict(lanes))
+
+        def follow(lane: tuple[int, bool]) -> None:
+            part, twin = lane
+            turn = partial(turns.wait, lane) if run.together else _go_on
+            turn()
+            try:
+                if twin:
+                    self._attempt(tasks, number, part, [], turn)
+                    return
+                for faults in run.attempts[part]:
+                    done[part] = done.get(part) or self._attempt(tasks, number, part, faults, turn)
+            finally:
+                turns.leave(lane)
+
+        with ThreadPoolExecutor(len(lanes) if run.together and lanes else 1) as pool:
+            for _ in pool.map(follow, lanes):
+                continue
+        return done
+
+    def _attempt(
+        self,
+        tasks: Tasks,
+        number: int,
+        part: int,
+        faults: Sequence[Fault] | None = None,
+        turn: Callable[[], None] | None = None,
+    ) -> bytes | None:
+        """Return the message of an attempt that says that all rows are stored, None if it ends as it may.
+
+        Without `faults` nothing happens to it, and it may only fail for a row that can never be stored.
+        """
+        self._begun.add((number, part))
+        self._last.discard((number, part))
+        rows = list(self.plan.batches[number][part])
+        if self.plan.kind not in LAST_WINS and self._random.random() < 0.3:
+            self._random.shuffle(rows)
+        refused = [row for row in rows if row.why]
+        attempt = Attempt(self.plan, number, part, faults or [], turn or _go_on)
+        what = f"batch {number}, task {part}, {'calm' if faults is None else [tuple(fault) for fault in faults]}"
+        try:
+            with attempt.running(self.world):
+                message = pickle.dumps(pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows)))
+        except (Died, JetStreamError) as error:
+            self.log.append(f"{what}: {error!r} at step {attempt.steps}")
+            if isinstance(error, RowRefused):
+                self._check_count(number, part, error)
+            if faults is None:
+                self._check_refusal(error, rows)
+            return None
+        self.log.append(f"{what}: stored at step {attempt.steps}")
+        report = pickle.loads(message).report
+        assert not refused or "deadLetterSubject" in self.plan.options, "a row is neither stored nor refused"
+        assert (report.rows, report.stored, report.dead_letters) == (len(rows), len(rows) - len(refused), len(refused))
+        self._done.add((number, part))
+        self._last.add((number, part))
+        self._reports.append((number, part, report))
+        return message
+
+    def _arrow(self, rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+        size = 1 + len(rows) // 3 if len(rows) % 2 else 1000
+        for at in range(0, len(rows), size):
+            some = [[row.values[name] for row in rows[at : at + size]] for name in self.plan.columns]
+            yield batch(**dict(zip(self._schema.names, some, strict=True)))
+
+    def _other_rows(self, number: int) -> None:
+        """Run a batch that is committed once more, with other rows or partitions: exactly-once refuses it."""
+        if self.plan.options["delivery"] != "exactly-once" or not self.plan.repeatable:
+            return
+        parts = [rows[1:] for rows in self.plan.batches[number]]
+        new = Row({**dict.fromkeys(self.plan.columns), "data": b"", "subject": "s"})
+        part, rows = self._random.choice([*((part, rows) for part, rows in enumerate(parts)), (len(parts), [new])])
+        if part < len(parts) and not self.plan.batches[number][part]:
+            return
+        _, tasks = self._writer()
+        refusal = pytest.raises(DeliveryError, match="was written before with other rows")
+        with refusal, Attempt(self.plan, number, part, [], _go_on).running(self.world):
+            pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows))
+        self._check()
+
+    # What must be stored
+
+    def _wanted(self, tasks: set[tuple[int, int]]) -> Counter[Content]:
+        return Counter(one for task in tasks for one in self.plan.contents(*task))
+
+    def _check(self) -> None:
+        found = self.world.stored()
+        stored, asked, owed = Counter(one for one, _ in found), self._wanted(self._begun), self._wanted(self._done)
+        if self.plan.kind in LAST_WINS:
+            self._check_last([one for one, _ in found])
+            owed = Counter(one for one in owed if one.stream == self.plan.dead)
+            stored = Counter(set(stored))
+        if self.plan.kind == "own ids":
+            # Rows with the same id are one. The stream may have any of them.
+            ids = {one: _own_id(one) for one in asked if _own_id(one)}
+            alike = {one: min(other for other in ids if ids[other] == ids[one]) for one in ids}
+            stored, owed = (Counter(alike.get(one, one) for one in some.elements()) for some in (stored, owed))
+            asked = Counter({one: 1 if one in ids else count for one, count in asked.items()})
+            owed = Counter({one: min(count, asked[one]) for one, count in owed.items()})
+        most = asked if self.plan.exact else Counter(dict.fromkeys(asked, 1 << 60))
+        assert not stored - most, f"stored too often: {_shown(stored - most)}"
+        assert not owed - stored, f"not stored: {_shown(owed - stored)}"
+        if self.plan.counted:
+            for number, part, report in self._reports:
+                mine = {one for one in self.plan.contents(number, part) if one.stream != self.plan.dead}
+                for one, sequence in found:
+                    first, last = report.streams[one.stream] if one in mine else (0, sequence)
+                    assert first <= sequence <= last, f"{number}.{part} has stored {one} as {sequence}: {report}"
+        self._reports.clear()
+
+    def _check_last(self, stored: Sequence[Content]) -> None:
+        """Compare what subjects hold from the last roll-up of a task on."""
+        for task in self._last:
+            wanted: dict[tuple[str, str], list[Content]] = {}
+            for one in self.plan.contents(*task):
+                if ROLLUP in one.lines or one[:2] not in wanted:
+                    wanted[one[:2]] = []
+                wanted[one[:2]].append(one)
+            for place, contents in wanted.items():
+                there = [one for one in stored if one[:2] == place]
+                if place[0] == self.plan.dead:
+                    continue
+                assert ROLLUP not in contents[0].lines or there[0] == contents[0]
+                assert self.plan.kind != "bucket" or there[-1] == contents[-1]
+                same = Counter(there) == Counter(contents) if self.plan.exact else set(there) == set(contents)
+                assert same, f"{task}: {place} has {there}, and not {contents}"
+
+    def _check_refusal(self, error: Exception, rows: Sequence[Row]) -> None:
+        """A task to which nothing has happened fails only for a row that can never be stored, and names it."""
+        assert isinstance(error, RowRefused), error
+        assert "deadLetterSubject" not in self.plan.options, error
+        subject = rows[error.number - 1].values["subject"]
+        whys = [row.why for row in rows if row.why and row.values["subject"] == subject]
+        assert any(re.search(REFUSED[why].pattern, str(error)) for why in whys), error
+
+    def _check_count(self, number: int, part: int, error: RowRefused) -> None:
+        """A task that fails names no more rows as stored than there are."""
+        if self.plan.counted:
+            mine = Counter(one for one in self.plan.contents(number, part) if one.stream != self.plan.dead)
+            assert (Counter(one for one, _ in self.world.stored()) & mine).total() >= error.stored
+
+
+def _own_id(one: Content) -> tuple[str, ...]:
+    """The stream and the id of a message with an id of the user's."""
+    return next(((one.stream, line) for line in one.lines if line.startswith("Nats-Msg-Id: ")), ())
+
+
+def _shown(contents: Counter[Content]) -> str:
+    return "\n".join(f"  {count} of {one._replace(data=one.data[:60])}" for one, count in [*contents.items()][:10])
+
+
+def _go_on() -> None:
+    """Wait for no turn."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with NatsServer() as running:
+        yield running
+
+
+@pytest.fixture
+def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """A function that runs the history of a seed."""
+    count_steps(monkeypatch)
+    monkeypatch.setattr(publisher, "_PAUSES", (0.02,))
+    monkeypatch.setattr(publisher, "_LAST_ANSWERS", 0.5)
+    remember = ledger.Ledger._remember
+
+    def early(self: ledger.Ledger, state: StreamSummary) -> None:
+        """The sink takes a short window for shorter: no pause of this process lets a row come after the window."""
+        remember(self, state)
+        self._window = self._window if self._window > 60 else 0.25
+
+    monkeypatch.setattr(ledger.Ledger, "_remember", early)
+    with WireProxy(server.url) as one, WireProxy(server.url) as other:
+
+        def run(seed: int) -> None:
+            plan = planned(seed)
+            world = World(server, [one, other], plan)
+            history = History(world, plan)
+            try:
+                history.run()
+            except Exception as error:
+                world.calm()
+                about = [f"SEED={seed}: {error}", f"{plan.options}", f"{plan.streams}", *history.log]
+                raise AssertionError("\n".join(about)) from error
+            finally:
+                world.close()
+                close_all()
+
+        yield run
+
+
+def test_a_few_histories(run: Callable[[int], None]) -> None:
+    for seed in range(FIRST, FIRST + FEW):
+        run(seed)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first", range(FIRST, FIRST + MANY, PART))
+def test_many_histories(run: Callable[[int], None], first: int) -> None:
+    for seed in range(first, min(first + PART, FIRST + MANY)):
+        run(seed)
