@@ -35,6 +35,8 @@ class LosingWorld(World):
         super().__init__(scenario, folder)
         self._steps: dict[str, list[Step]] = {query.name: [] for query in scenario.queries}
         self._vanished: dict[str, Counter[str]] = {query.name: Counter() for query in scenario.queries}
+        self._ends: dict[str, int] = {}
+        """What follows the last message of each stream that a batch may have had when a fault began."""
 
     def run(self, fault: Fault) -> None:
         if not self.applied:
@@ -139,6 +141,7 @@ class LosingWorld(World):
     @contextlib.contextmanager
     def _behind(self, fault: Fault) -> Iterator[None]:
         """Let streams get ahead of their queries, half of the time: what is published meanwhile nobody has read."""
+        self._ends = {name: self._stream(name)["state"]["last_seq"] + 1 for name in self.inputs}
         if fault.target < 50:
             yield
             return
@@ -178,9 +181,13 @@ class LosingWorld(World):
             # By the limits that the stream has now, others have taken the messages.
             loud = set()
         else:
-            # A reader by Direct Get does not count what a batch must have that was planned before.
+            # A reader by Direct Get does not count what a batch must have. Its plan may have been under way.
             counted = query.kind not in ("direct", "shared")
-            loud = {body for body, at in gone.items() if at < first and (counted or at >= planned.next)}
+            loud = {
+                body
+                for body, at in gone.items()
+                if at < first and (counted or at >= max(planned.next, self._ends.get(name, 0)))
+            }
         may = anew or past_end or bool(unread)
         self._step(query).losses.append(Loss(name, frozenset(gone), frozenset(loud), anew or past_end, may))
         if may:

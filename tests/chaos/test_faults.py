@@ -123,4 +123,4 @@ def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario, tmp_path: P
         restarts, returned = len(world.job.failures()), world.clients.returned
         seen = f"{stored} messages, {dict(world.applied)}, {restarts} restarts, {returned} streams that came again"
         log.warning("%s: %s", scenario, seen)
-    assert wrong == [], f"{scenario}\n{world.job.log[-4000:]}"
+    assert wrong == [], "\n".join([str(scenario), world.job.log[-4000:], *wrong])
