@@ -22,7 +22,7 @@ class Addresses:
 
     def __init__(self) -> None:
         self._tried: dict[Any, float] = {}  # address that has not greeted since -> when, on the monotonic clock
-        self._last: Any = None  # the address of the last try
+        self.last: Any = None  # the address of the last try
 
     async def resolve(self, uri: Any, seconds: float) -> list[Entry]:
         """Return the addresses of a host, the best one first. Raises `OSError` and `asyncio.TimeoutError`."""
@@ -74,10 +74,10 @@ class Addresses:
 
     def greeted(self) -> None:
         """Note that the address that was tried last has greeted."""
-        self._tried.pop(self._last, None)
+        self._tried.pop(self.last, None)
 
     def _try(self, address: Any) -> None:
-        self._last = address
+        self.last = address
         self._tried[address] = time.monotonic()
 
     async def _connect(self, entry: Entry, seconds: float) -> socket.socket:

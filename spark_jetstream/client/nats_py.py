@@ -309,7 +309,7 @@ class BulkTransport(TcpTransport):
         self.abort()  # nats-py leaves what a failed attempt has opened
         protocol = SocketProtocol(SocketReader(_MOST_UNREAD))
         wire, patience = await self._addresses.connect(uri, connect_timeout)
-        self._at = uri.netloc, wire.getpeername()[:2], patience
+        self._at = uri.netloc, self._addresses.last[:2], patience
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, sock=wire)
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
         self._greeting = Greeting(uri.netloc)
