@@ -62,8 +62,9 @@ class StreamSummary:
     <= 0 means no limit. ``server_time`` is the server's clock when it answered, 0 when it did not say.
 
     ``duplicate_window`` is how long the stream remembers message ids, in seconds; 0 when it remembers none.
-    ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``max_msg_size`` < 0 means no limit
-    in bytes of its own. ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``persist_mode`` is
+    ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``renames``: its messages may have other
+    ones, since it has ``sources`` or a ``subject_transform``. ``max_msg_size`` < 0 means no limit in bytes of its own.
+    ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``persist_mode`` is
     ``async`` where the server acknowledges what it has not stored yet (server 2.12, ADR-56). ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
     have a TTL of their own (server 2.11, ADR-43). ``subject_delete_marker_ttl`` (ns) > 0: a marker takes the place of a
@@ -104,6 +105,7 @@ class StreamSummary:
     no_ack: bool = False
     sealed: bool = False
     mirror: bool = False
+    renames: bool = False
     allow_msg_ttl: bool = False
     allow_msg_counter: bool = False
     allow_atomic: bool = False
@@ -199,6 +201,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         consumers=jsapi.field(body, "state.consumer_count", int, context, 0),
         domain=jsapi.field(body, "domain", str, context, ""),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
+        renames=any(body["config"].get(name) for name in ("sources", "subject_transform")),
         clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),
         **_leadership(body, context),
         **{name: setting(name) for name in _SETTINGS},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
-from spark_jetstream.errors import OptionError
+from spark_jetstream.errors import OptionError, brief
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import StreamSummary
+from spark_jetstream.protocol.subjects import subjects_overlap
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.durable import LONG
@@ -160,4 +162,17 @@ def warn_of_interest(state: StreamSummary, *, held: bool) -> None:
             "error when the stream spans more than %s sequences",
             state.name,
             f"{LONG:,}",
+        )
+
+
+def warn_of_filters(state: StreamSummary, options: SourceOptions) -> None:
+    """Log that option subjects matches nothing that a named stream takes now, as after a typing error."""
+    if not (options.subjects and state.subjects) or state.renames or options.finds_streams:
+        return
+    if not any(subjects_overlap(*pair) for pair in itertools.product(options.subjects, state.subjects)):
+        log.warning(
+            "no subject of stream %s (%s) matches option subjects (%s)",
+            state.name,
+            brief(", ".join(state.subjects)),
+            brief(", ".join(options.subjects)),
         )

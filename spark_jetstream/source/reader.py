@@ -38,7 +38,7 @@ from spark_jetstream.source.object_reader import ObjectRows
 from spark_jetstream.source.objects import ObjectGroup, plan_objects
 from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
-from spark_jetstream.source.positions import check_retention
+from spark_jetstream.source.positions import check_retention, warn_of_filters
 from spark_jetstream.source.selection import Selection
 from spark_jetstream.spark_process import ease_next_tasks, find_file
 from spark_jetstream.streams.dead_letters import read_dead_letters
@@ -118,8 +118,10 @@ class _Source:
         try:
             return plan()
         except StreamNotFound as error:
-            made = f"; spark-jetstream dead-letters keep {self.options.dead_letters_of} makes it"
-            hint = made if self.options.dead_letters_of else nearest_stream(self._connect, self.options.read_streams)
+            of = self.options.dead_letters_of
+            hint = nearest_stream(self._connect, self.options.read_streams if of is None else (of,))
+            if of is not None and not hint:
+                hint = f"; spark-jetstream dead-letters keep {of} makes it"
             # Spark prints the trace of this process: that of the requests says no more.
             raise jsapi.reworded(error, f"{error}{hint}") from None
 
@@ -234,6 +236,7 @@ class JetStreamBatchReader(_Source, DataSourceReader):
     def _table_of(self, state: StreamSummary, subjects: tuple[str, ...]) -> TablePart:
         options = self.options
         check_retention(state, options)
+        warn_of_filters(state, options)
         direct = options.read_with == "direct"
         now = options.object_bucket is None and options.as_of is None
         if direct and now and state.max_msgs_per_subject != 1:

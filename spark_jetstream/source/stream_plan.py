@@ -21,6 +21,7 @@ from spark_jetstream.source.positions import (
     check_start,
     needs_direct,
     starting_position,
+    warn_of_filters,
     warn_of_interest,
 )
 from spark_jetstream.source.probes import probe_of
@@ -91,6 +92,8 @@ class StreamPlan:
         if state.retention == "interest" and not self._warned:
             self._warned = True
             warn_of_interest(state, held=self._options.durable is not None)
+        if self.known is None:
+            warn_of_filters(state, self._options)
         self._deleted = False
         self.known = state
 

@@ -18,6 +18,7 @@ from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.queries import available_now, refusal, streaming
+from tests.support.reading import wait_until
 from tests.support.streams import MakeStream
 
 ONLY = "stream string, sequence bigint"
@@ -128,6 +129,21 @@ def test_a_quiet_filter_is_not_taken_for_data_loss(stream: MakeStream) -> None:
     assert 0 < moves <= 15
     [last] = s.fill(1, "wanted")
     assert planner.latest(offset, limited=True).streams[s.name].next == last + 1
+
+
+def test_filters_that_match_no_subject_of_the_stream(stream: MakeStream, caplog: pytest.LogCaptureFixture) -> None:
+    s = stream()
+    s.fill(3)
+    query = Query(s.url, s.name, subjects=f"{s.subject}x.>")
+    assert query.run().counts == [0]
+    query.run(subjects=f"{s.subject}.>")
+    warning = f"no subject of stream {s.name} ({s.subject}.>) matches option subjects ({s.subject}x.>)"
+    assert caplog.messages.count(warning) == 1
+    # Messages of a source keep their subjects.
+    copy = stream(subjects=[f"{s.subject}_copy"], sources=[{"name": s.name}])
+    wait_until(lambda: copy.state()["messages"] == 3, "the copies")
+    assert sum(Query(s.url, copy.name, subjects=f"{s.subject}.>").run().counts) == 3
+    assert "no subject of stream" not in "".join(message for message in caplog.messages if message != warning)
 
 
 # Streams whose messages go when they are acknowledged
