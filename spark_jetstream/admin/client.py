@@ -469,7 +469,7 @@ def _own(options: Mapping[str, SecretStr | None], lists: tuple[str, ...]) -> dic
     """Return the options by their proper names. Raises `OptionError` for an unknown one, or one with several values."""
     for name in options:
         if name.lower() not in _NAMES:
-            hint = did_you_mean(name.replace("_", ""), _NAMES.values(), 0.0)
+            hint = did_you_mean(name.replace("_", ""), _NAMES.values())
             raise OptionError(f"there is no option {name}{hint}", option=name)
         option = _NAMES[name.lower()]
         if name in lists and option != "servers":

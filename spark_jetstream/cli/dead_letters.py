@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import StreamName
 from spark_jetstream.cli.pub import show_stored
-from spark_jetstream.errors import JetStreamError
+from spark_jetstream.errors import JetStreamError, StreamNotFound
+from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import dead_letter_stream
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.models.messages import StoredMessage
 
 MaxAge = Annotated[str, Option(metavar="DURATION", help="How long that is kept, such as 30d; 0 for good.")]
 letters = group("dead-letters", "What consumers gave up: keep, list, publish again.")
@@ -29,7 +34,7 @@ def show_all(run: Run, stream: StreamName) -> None:
     from spark_jetstream.admin.event_parsing import stored_event
     from spark_jetstream.admin.event_text import event_json, event_line
 
-    run.out.lines(map(stored_event, run.admin.messages.read(dead_letter_stream(stream))), event_line, data=event_json)
+    run.out.lines(map(stored_event, _kept(run, stream)), event_line, data=event_json)
 
 
 @command(letters, "replay", example="dead-letters replay ORDERS 12 17 --subject orders.repaired")
@@ -55,7 +60,7 @@ def replay(
     options = SinkOptions.from_spark({"subject": subject, "serverHeaders": "drop"}, streaming=False)
     options = options.model_copy(update={"connection": run.admin.options})
     requests = Requests(lambda _: connect(options.connection), options.connection.retry_timeout)
-    kept = run.admin.messages.read(dead_letter_stream(stream))
+    kept = _kept(run, stream)
     advisories = {getattr(stored_event(each), "stream_seq", 0): (each.seq, each.data) for each in kept}
     chosen = [advisories[number] for number in dict.fromkeys(sequences) if number in advisories]
     columns = SinkColumns(("subject", "headers", "data", "msg_id"), subject)
@@ -64,3 +69,12 @@ def replay(
     if lacking := ", ".join(str(number) for number in sequences if number not in there):
         raise JetStreamError(f"nothing is published: of stream {stream} these are gone or were not given up: {lacking}")
     show_stored(run, write_task(batches, requests.connect, options, columns, WriteTask("", 0, 0)))
+
+
+def _kept(run: Run, stream: str) -> Iterator[StoredMessage]:
+    kept = dead_letter_stream(stream)
+    try:
+        yield from run.admin.messages.read(kept)
+    except StreamNotFound as error:
+        text = f"there is no stream {kept}: spark-jetstream dead-letters keep {stream} makes it"
+        raise jsapi.reworded(error, text) from None

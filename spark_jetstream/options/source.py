@@ -121,7 +121,7 @@ class SourceOptions(SideOptions):
     )
     dead_letters_of: str | None = option(
         "read the messages that consumers of this stream gave up, which `spark-jetstream dead-letters keep` keeps",
-        Name("stream"),
+        Name("stream", single=True),
         **_TABLE,
     )
     bucket: str | None = option(

@@ -231,12 +231,14 @@ _SPARK_PREFIX = "option."
 
 
 #: Options here, and what other connectors for Spark call those that do the same, without the prefix of
-#: `_FOREIGN_PREFIX`: Kafka (KafkaSourceProvider), Event Hubs, Kinesis, and nats-spark-connector with its folders V2 and
-#: load_balanced.
+#: `_FOREIGN_PREFIX`: Kafka (KafkaSourceProvider), Event Hubs, Kinesis, Delta, and nats-spark-connector with its folders
+#: V2 and load_balanced; creds is a word of the nats command.
 _FOREIGN: Mapping[str, str] = {
     "apiPrefix": "js.api-prefix",
+    "asOfRevision": "versionAsOf",
+    "asOfTimestamp": "timestampAsOf",
     "connectTimeout": "connection.timeout",
-    "credentialsFile": "credential.file",
+    "credentialsFile": "credential.file creds",
     "durable": "consumer consumerGroup consumerName durable.name group.id groupIdPrefix pull.consumer.create "
     "pull.subscription.durable.name",
     "endingOffsets": "endingPosition",
@@ -287,7 +289,7 @@ def _unknown(key: str, valid: Collection[str]) -> tuple[str, str]:
         if name is not None and meant:
             return key[: len(key) - len(rest)] + name, f"; did you mean {' and '.join(meant)}"
     # The name of another connector's option is no typing error.
-    return key, "" if prefix else did_you_mean(key, valid, 0.0)
+    return key, "" if prefix else did_you_mean(key, valid)
 
 
 def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:

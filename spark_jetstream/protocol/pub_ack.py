@@ -217,7 +217,10 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10171: (Outcome.REFUSED, "column incr takes an integer, and allows no other demand on the server"),
     10172: (Outcome.REFUSED, "the last message on this subject is broken: delete it, whose increment is then lost"),
     # An atomic batch:
-    10174: (Outcome.REFUSED, "set allow_atomic on the stream of each subject, or drop column atomic_group"),
+    10174: (
+        Outcome.REFUSED,
+        "a subject of the group belongs to a stream without allow_atomic: a group is for one stream",
+    ),
     10176: (Outcome.RETRY, "does the stream capture the subjects of all rows?"),  # also after a cut or an election
     10199: (Outcome.REFUSED, "make the group smaller, or raise the server's limit (jetstream, max_batch_size)"),
     10201: (Outcome.REFUSED, "some of its rows are stored, and others are not: is column msg_id right?"),

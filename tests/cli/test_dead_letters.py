@@ -38,7 +38,9 @@ def test_what_consumers_gave_up_is_listed(do: Command, run: Command, s: Stream, 
     assert len(others) == 2
     assert first.endswith(f"message 1 of stream {s.name} (first delivery to consumer strict) was refused for good: bad")
     assert [each["stream_seq"] for each in do("ls", s.name, "--json").objects] == [1, 2, 3]
-    refused(run("ls", "NOWHERE"), 1, "NOWHERE_DEAD_LETTERS")
+    for words in (("ls",), ("replay", "1")):
+        wanted = "there is no stream X_DEAD_LETTERS: spark-jetstream dead-letters keep X makes it"
+        refused(run(words[0], "X", *words[1:]), 1, wanted)
     refused(run("keep", s.name, "--max-age", "soon"), 2, "max_age")
 
 

@@ -273,8 +273,11 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
             "maxFilesPerTrigger": "maxMessagesPerTrigger",
             "name": "stream",
             "url": "servers",
+            "creds": "credentialsFile",
+            "versionAsOf": "asOfRevision",
         }.items()
     ),
+    (STREAM, {"exactlyOnce": "true"}, "exactlyOnce", "there is no option exactlyOnce"),
     (STREAM, {"Subjects": "a", "subjects": "b"}, "subjects", "is given twice"),
     (STREAM, {"subject": "a"}, "subject", "belongs to the sink and has no meaning for a source; did you mean subjects"),
     *(
@@ -288,6 +291,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"ensureStream": "{}", "ensureStreamOnConflict": "replace"}, "ensureStreamOnConflict", "update or ignore"),
     (STREAM, {**NONE, "bucket": "b", "ensureStream": "{}"}, "ensureStream", "no meaning with bucket: a bucket is more"),
     (BATCH, {**NONE, "objectBucket": "o", "ensureStream": "{}"}, "ensureStream", "(spark-jetstream object add)"),
+    (BATCH, {**NONE, "deadLettersOf": "A,B"}, "deadLettersOf", "must name one stream, not a list"),
     # buckets
     (STREAM, {**NONE, "bucket": "b", "subjects": "a"}, "subjects", "no meaning with bucket: use keys"),
     (STREAM, {**NONE, "bucket": "b", "includeHeaders": "false"}, "includeHeaders", "its rows have no headers"),

@@ -209,7 +209,7 @@ REFUSALS: dict[str, tuple[int, str, Mapping[str, Any], Mapping[str, Any]]] = {
     "size": (10054, "max_msg_size", {"headers": [None, [("A", ["x" * 2000])], None]}, {"max_msg_size": 1000}),
     "headers": (10097, "64 KiB", {"headers": [None, [("A", ["x" * 70_000])], None]}, {}),
     "no stream": (503, "no stream captures", {"subject": ["s.1", "elsewhere", "s.2"]}, {}),
-    "another stream": (10174, "stream of each subject", {"subject": ["s.1", "kept", "s.2"]}, {}),
+    "another stream": (10174, "a group is for one stream", {"subject": ["s.1", "kept", "s.2"]}, {}),
     "full": (10077, "max_msgs_per_subject", {"subject": ["s.1"] * 3}, {
         "max_msgs_per_subject": 2, "discard": "new", "discard_new_per_subject": True
     }),
@@ -274,7 +274,8 @@ def test_a_stream_that_does_not_take_groups(server: NatsServer, admin: Publisher
     through = sink(server.url)
     s.update()
     with pytest.raises(
-        RowRefused, match=r"its group 'g0' of 2 rows .* \(error 10174\): set allow_atomic on the stream"
+        RowRefused,
+        match=r"its group 'g0' of 2 rows .* \(error 10174\): a subject of the group belongs to a stream without",
     ):
         through.write([scattered(1, 2)])
     assert s.state()["messages"] == 0

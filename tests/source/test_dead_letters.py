@@ -234,6 +234,9 @@ def test_without_a_stream_that_keeps_them(admin: JetStreamAdmin, s: Stream) -> N
         StreamNotFound, match=f"{s.name}_DEAD_LETTERS.*; spark-jetstream dead-letters keep {s.name} makes"
     ):
         reader.partitions()
+    misspelt = data_source({"servers": s.url, "deadLettersOf": f"{s.name}x"}).reader(DEAD_LETTER_ROWS)
+    with pytest.raises(StreamNotFound, match=f"{s.name}x_DEAD_LETTERS.*; did you mean {s.name}$"):
+        misspelt.partitions()
     with pytest.raises(StreamNotFound, match="NOWHERE"):
         admin.streams.keep_dead_letters("NOWHERE")
 
