@@ -21,7 +21,7 @@ from spark_jetstream.buckets.stream import bucket_filters
 from spark_jetstream.errors import OptionError, SchemaError
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import NamePattern, name_pattern
-from spark_jetstream.options.values import hidden, revealed, unseen
+from spark_jetstream.options.values import Whole, hidden, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
 Kind = Literal["stream", "bucket", "objectBucket"]
@@ -181,6 +181,7 @@ def _kind(info: StreamInfo) -> tuple[Kind, str]:
 
 def _sample(admin: JetStreamAdmin, info: StreamInfo, count: int) -> list[str]:
     """Return the JSON objects among the last messages of a stream."""
+    count = checked(Whole(), "sample", count)
     begin, end = max(1, info.state.first_seq), info.state.last_seq + 1
     newest: list[bytes] = []  # the last message first
     size, width = 0, count

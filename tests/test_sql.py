@@ -80,6 +80,17 @@ def test_a_sample_has_as_many_messages_as_there_are(nats_server: NatsServer, str
         assert _sample(admin, info, 10) == ['{"a": 0}', '{"b": 1}', '{"c": 102}']
         assert _sample(admin, info, 1) == ['{"c": 102}']
         assert _sample(admin, info, 0) == []
+        with pytest.raises(OptionError, match=r"^sample must be a whole number from 0 to"):
+            _sample(admin, info, -1)
+
+
+def test_arguments_of_another_type() -> None:
+    nothing: Any = None
+    texts: Any = ["A", "B"]
+    with pytest.raises(OptionError, match=r"^streams must be a pattern of names"):
+        spark_jetstream.attach(nothing, texts)
+    with pytest.raises(OptionError, match=r"^argument version must be a column, such as .*, not 'v'$"):
+        spark_jetstream.decode(nothing, "json", {"v": "a int"}, version="v")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "one by one"])

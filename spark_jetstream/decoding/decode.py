@@ -49,8 +49,8 @@ def decode(
             index of the message in its file (the wire format of Confluent's serializers).
 
     Raises:
-        OptionError: ``format`` is unknown, or not for this version of Spark; both ``version`` and ``confluent`` are
-            given.
+        OptionError: ``format`` is unknown, or not for this version of Spark; ``version`` is no column, or both it and
+            ``confluent`` are given.
         SchemaError: ``df`` has no such column, or one with the name of a new one; a schema does not parse, or has a
             type that Spark lacks; schemas of two versions do not agree; a version is there twice, as the number 1 and
             the text 1.
@@ -60,6 +60,8 @@ def decode(
         raise OptionError(f"argument format must be json, avro or protobuf, but it is {format!r}")
     if version is not None and confluent:
         raise OptionError("arguments version and confluent exclude each other: both name the schema of a payload")
+    if not isinstance(version, Column | None):
+        raise OptionError(f"argument version must be a column, such as F.lit('1'), not {version!r}")
     types = {field.name: field.dataType.simpleString() for field in df.schema}
     if types.get(column) not in ("binary", "string"):
         listed = ", ".join(f"{name} {kind}" for name, kind in types.items())

@@ -140,7 +140,9 @@ class NamePattern(Kind):
 
     def _read(self, value: Any) -> str:
         try:
-            name_pattern(str(value))
+            name_pattern(text_of(value))
+        except UnfitError:
+            raise
         except ValueError as error:
             raise UnfitError(problem=f"must be {self.expects}, but {error}") from None
         return str(value)
