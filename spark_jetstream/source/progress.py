@@ -146,9 +146,10 @@ class Progress:
     def holds(self, state: StreamSummary, sequence: int) -> bool:
         """Whether the consumer has existed since ``sequence`` was next, and was not moved past it.
 
-        Then no purge that may concern the query has removed a message from ``sequence`` on, and no other consumer's
-        acknowledgement has removed a matching one: a purge moves the consumers whose filter it may concern, whether it
-        finds a matching message or not (tried on 2.10.26, 2.12.8 and 2.15.1).
+        Then no purge of the query's subjects has removed a message from ``sequence`` on, and no other consumer's
+        acknowledgement has removed a matching one: a purge moves the consumers whose filter contains its own or is in
+        it, whether it finds a matching message or not (tried on 2.10.26, 2.12.8 and 2.15.1). It does not move those
+        whose filter overlaps its own in part (2.15.1).
         """
         held = self._held.get(state.name)
         return held is not None and held.created == state.created and max(held.next, held.held_from) <= sequence
