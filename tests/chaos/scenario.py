@@ -60,7 +60,7 @@ SOURCES = {
     "shared": Source({"durable": "spark"}, {"retention": "workqueue"}, subject="1"),
     "filtered": Source(subject="1"),
     "several": Source(streams=3),
-    "found": Source({"maxMessagesPerTrigger": "2000"}, streams=3, of="streamPattern"),
+    "found": Source({"maxMessagesPerTrigger": "600"}, streams=3, of="streamPattern"),
     "changes": Source(config={"max_msgs_per_subject": 64, **_BUCKET}, of="bucket"),
     "objects": Source(config=_BUCKET, of="objectBucket"),
 }

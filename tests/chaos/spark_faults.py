@@ -135,7 +135,9 @@ def planners_killed_committing(world: World, fault: Fault) -> None:
     elif moment == 1:
         held = world.proxy.stall_at(b"$JS.API.%s.%s" % (b"STREAM.PURGE" if purges else b"CONSUMER.RESET", name))
     else:
-        held = world.proxy.stall_at(b"$JS.API.CONSUMER.CREATE.%s.spark " % name)
+        # With one filter the request's subject ends in it.
+        filters = b"" if query.source.subject is None else b".%s.%s" % (name, query.source.subject.encode())
+        held = world.proxy.stall_at(b"$JS.API.CONSUMER.CREATE.%s.spark%s " % (name, filters))
         kill(world.job.planners())
     _kill_at(world, held, world.job.planners, cut=cut % 2 == 1)
 
