@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.deadline import Backoff, Deadline, share
 
 
 def test_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +18,11 @@ def test_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (far.expired, far.left, far.within(5)) == (False, 1, 1)
     monkeypatch.setattr(time, "monotonic", lambda: 1060.0)
     assert (far.expired, far.left) == (True, 0)
+
+
+def test_each_of_several_attempts_has_two_seconds_if_there_are_as_many() -> None:
+    assert [share(10, count) for count in (1, 2, 4, 20)] == [10, 5, 2.5, 2]
+    assert share(1, 3) == 1
 
 
 @pytest.mark.parametrize(
