@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all chaos soak fuzz lint docs audit release-check bench bench-quick bench-cluster compat-sparks matrix lock clean
+.PHONY: help setup demo test test-all histories chaos soak fuzz lint docs audit release-check bench bench-quick bench-cluster compat-sparks matrix lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests
 
 test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
 	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
+
+# HISTORIES_SEED=301 HISTORIES=3000 makes as many, from that seed on.
+histories: $(INSTALLED) ## Compare source and sink with models, over histories of small events that seeds make
+	@$(PY) $(PYTEST) --numprocesses 3 tests/source/test_histories.py tests/sink/test_histories.py
 
 # CHAOS_FAULTS=500 CHAOS_SEED=7 runs as many faults, from that seed on; CHAOS_LONGEST=70 freezes servers for up to 70 s.
 chaos: $(INSTALLED) ## Break servers, wires and Spark in turn under load, and check that no message is lost or comes twice

@@ -1,11 +1,10 @@
 """Histories of writes that a seed makes, on a real server behind wires that break: see docs/reliability.md.
 
-`SEED=17 SEEDS=1 pytest -k many` runs one history. A failure shows all attempts in their order.
+A failure shows the seed and all attempts in their order.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 from collections import Counter
@@ -30,12 +29,11 @@ from tests.sink.history_world import Attempt, Turns, World, count_steps
 from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
 from tests.support.reading import QUICK
+from tests.support.seeds import seeds
 from tests.support.sinking import KINDS, Died, batch
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
-FIRST = int(os.environ.get("SEED", "1"))
-FEW, MANY, PART = 6, int(os.environ.get("SEEDS", "300")), 20
 IN_BUCKET = {"subject": "key", "data": "value"}
 
 Tasks = Mapping[WireProxy, bytes]  # the writer as Spark sends it to a task, by the wire that it uses
@@ -281,7 +279,7 @@ def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
                 history.run()
             except Exception as error:
                 world.calm()
-                about = [f"SEED={seed}: {error}", f"{plan.options}", f"{plan.streams}", *history.log]
+                about = [f"seed {seed}: {error}", f"{plan.options}", f"{plan.streams}", *history.log]
                 raise AssertionError("\n".join(about)) from error
             finally:
                 world.close()
@@ -290,13 +288,7 @@ def run(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         yield run
 
 
-def test_a_few_histories(run: Callable[[int], None]) -> None:
-    for seed in range(FIRST, FIRST + FEW):
-        run(seed)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("first", range(FIRST, FIRST + MANY, PART))
-def test_many_histories(run: Callable[[int], None], first: int) -> None:
-    for seed in range(first, min(first + PART, FIRST + MANY)):
+@pytest.mark.parametrize("part", seeds(6, 20))
+def test_the_streams_hold_what_was_said(run: Callable[[int], None], part: range) -> None:
+    for seed in part:
         run(seed)
