@@ -295,15 +295,17 @@ def _run(r: Random, plan: Plan, partitions: int, *, whole: bool) -> Run:
     together = r.random() < 0.4
     twins = [part for part in range(tasks) if together and plan.window == HOUR and plan.kind not in LAST_WINS]
     commit = [] if whole else [Fault(r.randint(0, 6), "die", 0)]
-    faults = [*FAULTS]
-    faults += ["full"] if plan.kind not in ("counters", "schedules", "bucket") else []
+    faults = FAULTS if plan.window == HOUR else [*FAULTS, *["outage"] * 6]
+    faults = [*faults, "full"] if plan.kind not in ("counters", "schedules", "bucket") else [*faults]
     faults += ["lose acks", "lose acks"] if plan.options["maxRetries"] != "0" else []
     # What is late may come after the window, where the sink promises nothing.
     faults += ["die late"] if plan.window == HOUR and plan.repeatable and not together else []
 
     def some() -> list[Fault]:
         steps = (int(r.paretovariate(0.7)) - 1 for _ in range(r.choice([1, 1, 2, 3])))
-        return sorted(Fault(step, r.choice(faults), int(10 ** r.uniform(0, 4.5))) for step in steps)
+        made = [Fault(step, r.choice(faults), int(10 ** r.uniform(0, 4.5))) for step in steps]
+        # Before an outage some rows are stored whose acknowledgements never come.
+        return sorted(made + [Fault(fault.step - 3, "deaf", 0) for fault in made if fault.what == "outage"])
 
     attempts = [[some() for _ in range(r.choice([0, 0, 1, 1, 2]))] for _ in range(tasks)]
     return Run(attempts, tasks, together, r.sample(twins, min(len(twins), r.choice([0, 0, 1]))), commit)

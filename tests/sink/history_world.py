@@ -169,7 +169,10 @@ class World:
             wire.refuse()
             wire.cut()
             self._forget()
+            wire.drop(None)
             wire.accept()
+        elif what == "deaf":
+            wire.replace_frames(b'{"stream":"%b"' % self._plan.main.encode(), 1 << 60, lambda ack: b"")
         elif what == "full":
             self._limit(amount % 10)
 
