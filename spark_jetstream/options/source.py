@@ -239,7 +239,7 @@ class SourceOptions(SideOptions):
             if name in given:
                 hint = f"; history=true reads its {kept}" if kept else ""
                 raise OptionError(
-                    f"option {name} has no meaning for a batch with {kind}, which is read as it is now{hint}",
+                    f"option {name} has no meaning for a batch with {kind}, which is read as a whole{hint}",
                     option=name,
                 )
         return self

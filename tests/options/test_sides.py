@@ -306,7 +306,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {**NONE, "objectBucket": "o", "counters": "true"}, "counters", "counters are in a stream"),
     (STREAM, {"counters": "true", "includeHeaders": "true"}, "includeHeaders", "with counters: its rows have no head"),
     *(
-        (BATCH, {"counters": "true", name: text}, name, "a batch with counters, which is read as it is now; history=")
+        (BATCH, {"counters": "true", name: text}, name, "a batch with counters, which is read as a whole; history=")
         for name, text in (("endingOffsets", '{"ORDERS": 5}'), ("startingTimestamp", "0"), ("minPartitions", "2"))
     ),
     *(
@@ -322,7 +322,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {**NONE, "bucket": "b", "asOfRevision": "0"}, "asOfRevision", "must be a whole number from 1"),
     (BATCH, {**NONE, "bucket": "b", "asOfTimestamp": "2026-03-01T12:00:00"}, "asOfTimestamp", "zone"),
     *(
-        (BATCH, {**NONE, "bucket": "b", name: text}, name, "which is read as it is now; history=true")
+        (BATCH, {**NONE, "bucket": "b", name: text}, name, "which is read as a whole; history=true")
         for text, names in (
             ('{"b": 5}', ("startingOffsets", "endingOffsets")),
             ("0", ("startingTimestamp", "endingTimestamp")),
@@ -331,7 +331,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
         for name in names
     ),
     (STREAM, {**NONE, "objectBucket": "o", "subjects": "a"}, "subjects", "use pathGlobFilter"),
-    (BATCH, {**NONE, "objectBucket": "o", "endingTimestamp": "0"}, "endingTimestamp", "which is read as it is now"),
+    (BATCH, {**NONE, "objectBucket": "o", "endingTimestamp": "0"}, "endingTimestamp", "which is read as a whole"),
     (BATCH, {**NONE, "objectBucket": "o", "pathGlobFilter": "[a"}, "pathGlobFilter", "but a [ is not closed"),
     (BATCH, {"contentOff": "true"}, "contentOff", "option contentOff has no meaning without objectBucket"),
     (STREAM, {"pathGlobFilter": "*"}, "pathGlobFilter", "no meaning without objectBucket"),
