@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import nats.errors
@@ -119,14 +119,20 @@ class Clients:
             positions = world.position(query, "commits")
             return bool(positions) and name not in positions
 
-        with world.load.held():
-            world.load.streams.remove(name)
+        # A query that lags reads a stream to its end only when it gets nothing more from the others.
+        self._publish(query, ())
         self._until(read)
         self._until(delete)
+        self._publish(query, {*query.streams} - {name})
         self._until(forgotten)
         self._until(lambda: world.api(f"STREAM.CREATE.{name}", {"name": name, **world.configs[name]}))
-        with world.load.held():
-            world.load.streams.append(name)
+        self._publish(query, query.streams)
+
+    def _publish(self, query: Query, names: Collection[str]) -> None:
+        """Let the load publish to these streams of a query, and to no other one of it."""
+        load = self._world.load
+        with load.held():
+            load.streams = [*(name for name in load.streams if name not in query.streams), *names]
 
     def _until(self, check: Callable[[], object]) -> None:
         """Wait until `check` is true. An outage is none of its answers."""
