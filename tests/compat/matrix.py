@@ -2,10 +2,10 @@
 
     python -m tests.compat.matrix UV FOLDER [spark|python|server|libraries|client]
 
-Each axis runs with the newest of the others; the oldest libraries run with the newest and with the oldest Spark, and
-the thin client (pyspark-client) with a Spark Connect server. UV makes an environment for each combination in FOLDER,
-where the next run finds it again. Without an axis all of them run. The results go to the table of the page
-docs/compatibility.md.
+Each axis runs with the newest of the others; the oldest libraries run with the newest and with the oldest Spark, those
+of a runtime with its Spark, and the thin client (pyspark-client) with a Spark Connect server. UV makes an environment
+for each combination in FOLDER, where the next run finds it again. Without an axis all of them run. The results go to
+the table of the page docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ SPARKS = ("4.0", "4.1", "4.2", "4.3")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 SERVERS = ("2.10", "2.11", "2.12", "2.14", "2.15")
 LIBRARIES = ("nats-py", "pyarrow", "numpy", "pydantic")
+#: Libraries of the age of Databricks Runtime 17, which has Python 3.12, Spark 4.0, pyarrow 19 and always pandas.
+RUNTIME = ("pyarrow==19.0.*", "numpy==2.1.*", "pydantic==2.10.*", "pandas==2.2.*")
 AXES = ("spark", "python", "server", "libraries", "client")
 COLUMNS = ("axis", "Python", "Spark", "nats-server", *LIBRARIES, "result", "on")
 
@@ -57,7 +59,7 @@ print(json.dumps([platform.python_version(), *map(importlib.metadata.version, {(
 
 @dataclass(frozen=True)
 class Cell:
-    """A combination of versions. The `oldest` libraries are those that pyproject.toml begins with."""
+    """A combination of versions: `oldest` libraries are those that pyproject.toml begins with, `pins` are others."""
 
     axis: str
     #: The newest that all of these Sparks know.
@@ -65,6 +67,7 @@ class Cell:
     spark: str = SPARKS[-1]
     server: str = SERVERS[-1]
     oldest: bool = False
+    pins: tuple[str, ...] = ()
 
     @property
     def not_run(self) -> list[str]:
@@ -88,6 +91,7 @@ def cells(axis: str) -> Iterator[Cell]:
     else:
         yield Cell(axis, python="3.11", oldest=True)
         yield Cell(axis, python=PYTHONS[0], spark=SPARKS[0], server=SERVERS[0], oldest=True)
+        yield Cell(axis, python="3.12", spark="4.0", pins=RUNTIME)
 
 
 class Runner:
@@ -116,7 +120,8 @@ class Runner:
 
         `spark` is the distribution of Spark: pyspark-client is the client of Spark Connect alone.
         """
-        home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{'-oldest' if cell.oldest else ''}"
+        kind = "-oldest" if cell.oldest else "-pinned" if cell.pins else ""
+        home = self._folder / f"python-{cell.python}-{spark}-{cell.spark}{kind}"
         python = home / "bin" / "python"
         command = [self._uv, "venv", "--quiet", "--no-python-downloads", f"--python={cell.python}", str(home)]
         if not python.exists() and subprocess.run(command, check=False).returncode != 0:
@@ -124,7 +129,7 @@ class Runner:
         resolution = "lowest-direct" if cell.oldest else "highest"
         # The wheel of the last run has the same version.
         options = ("--reinstall-package=spark-jetstream", f"--resolution={resolution}")
-        self._install("--python", python, *options, ROOT, f"{spark}=={cell.spark}.*")
+        self._install("--python", python, *options, ROOT, f"{spark}=={cell.spark}.*", *cell.pins)
         return python
 
     def _server(self, version: str) -> Path:

@@ -6,6 +6,7 @@ import re
 
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tests.compat import matrix
@@ -59,8 +60,9 @@ def test_the_table_is_of_the_versions_that_the_metadata_name() -> None:
         if row["result"] == matrix.NOT_RUN:
             continue
         assert cell.oldest or row["Spark"] in newest
+        pins = {pin.name: pin.specifier for pin in map(Requirement, cell.pins)}
         for requirement in DEPENDENCIES:
             (floor,) = (Version(bound.version) for bound in requirement.specifier if bound.operator == ">=")
             version = Version(row[requirement.name])
             assert version == floor if cell.oldest else version > floor
-            assert version in requirement.specifier
+            assert version in requirement.specifier & pins.get(requirement.name, SpecifierSet())
