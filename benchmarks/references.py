@@ -48,7 +48,7 @@ def _count_bytes(url: str, share: _Share) -> None:
         }
         wire.sendall(b"CONNECT " + json.dumps(hello).encode() + b"\r\nSUB inbox.%s.* 1\r\n" % name.encode())
         config = jsapi.reader_config(name, (), start_sequence=share.first)
-        request = jsapi.create_request(stream, config)
+        request = jsapi.consumer_request(stream, config)
         create = jsapi.consumer_create("$JS.API", stream, name, ()).encode()
         wire.sendall(b"PUB %s inbox.%s.0 %d\r\n%s\r\n" % (create, name.encode(), len(request), request))
         while b"num_pending" not in wire.recv(1 << 16):
