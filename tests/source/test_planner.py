@@ -20,6 +20,7 @@ from spark_jetstream.client import connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
+from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source import durable, reader, stream_plan
@@ -32,7 +33,7 @@ from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import SEQUENCE, data_source
 from tests.support.client import full
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
-from tests.support.planning import driver, planner_after, read, run
+from tests.support.planning import STATE, driver, planner_after, read, run
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
 from tests.support.reading import api, between, connecting, create, fill, part_of, pulls, wait_until
@@ -858,3 +859,30 @@ def test_a_stream_that_is_gone_or_created_again(server: NatsServer, no_election:
     fill(server.url, "S", 15)
     with pytest.raises(DataLossError, match="stream S was deleted and created again"):
         driver(server.url).ranges(start, end)
+
+
+@pytest.mark.parametrize(
+    ("retention", "after", "expected"),
+    [
+        ("interest", None, None),
+        ("interest", (6, 2_000_000_000), None),
+        ("interest", (4, 2_000_000_000), (1, 5)),  # stored again after the loss of the tail
+        ("limits", None, (1, 5)),
+    ],
+)
+def test_the_time_of_a_skipped_message(
+    retention: str, after: tuple[int, int] | None, expected: tuple[int, int] | None
+) -> None:
+    """A message that the server skipped is the last one of the position, and has a time before that of message 1."""
+
+    class Probe:
+        def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
+            return (1, 5) if nanoseconds <= 5 else after
+
+        def stored_at(self, sequence: int) -> None:
+            return None
+
+    nothing: Any = None
+    plan: Any = StreamPlan("S", SourceOptions.from_spark({"stream": "S"}, streaming=True), nothing, nothing)
+    plan.known, plan.probe = replace(STATE, retention=retention, first_seq=1, last_seq=6), Probe()
+    assert plan.look_up(StreamPosition(6, STATE.created, 1), {}).later == expected
