@@ -321,16 +321,19 @@ class BulkTransport(TcpTransport):
         """Begin TLS over the open connection. Raises `NotEncrypted` if the server spoke first, where TLS should."""
         plain: Any = self._io_writer
         before: Any = self._io_reader
-        if len(before.incoming) and not self._greeting.greeted:
-            raise NotEncrypted(_PLAIN)
         protocol = SocketProtocol(SocketReader(_MOST_UNREAD), plain)
         hostname = uri if isinstance(uri, str) else uri.hostname
-        starting = asyncio.get_running_loop().start_tls(
-            plain.transport, protocol, ssl_context, server_hostname=hostname
-        )
+
+        async def start() -> asyncio.Transport | None:
+            # In the task of `wait_for`, since a greeting may come before it begins.
+            if len(before.incoming) and not self._greeting.greeted:
+                raise NotEncrypted(_PLAIN)
+            loop = asyncio.get_running_loop()
+            return await loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
+
         patience = connect_timeout if self._greeting.greeted else self._at[-1]
         try:
-            transport: Any = await asyncio.wait_for(starting, patience)
+            transport: Any = await asyncio.wait_for(start(), patience)
         except BaseException:
             self.abort()
             self._io_reader = self._io_writer = None  # nobody tells the plain connection of its end

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
 import queue
 import re
+import select
 import signal
+import socket
 import threading
 import time
 import traceback
@@ -25,6 +28,7 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig
 from spark_jetstream.client import login
+from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.greeting import Greeting, NotNats
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
@@ -171,6 +175,24 @@ def test_a_server_that_wants_tls_first_is_a_cause_of_silence() -> None:
     assert str(raised.value) == f"the server closed the connection{SILENT}"
     with pytest.raises(NotNats, match=r"closed the connection$"):
         Greeting("h:1").check(b"")
+
+
+def test_a_greeting_that_is_there_before_tls_begins(
+    realm: Realm, ports: Callable[[Kind], Ports], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handshake after it would succeed, and the client wait for a greeting that was before it."""
+    connect = Addresses.connect
+
+    async def late(self: Addresses, uri: Any, seconds: float) -> tuple[socket.socket, float]:
+        wire, patience = await connect(self, uri, seconds)
+        while not select.select([wire], [], [], 0)[0]:
+            await asyncio.sleep(0.01)
+        return wire, patience
+
+    monkeypatch.setattr(Addresses, "connect", late)
+    given = realm.options("TLS first", {}, ports(WAYS["TLS first"].server._replace(first=False)))
+    with pytest.raises(UntrustedServer, match="the server does not begin with TLS, which option tlsHandshakeFirst"):
+        attempt("r", {**given, **PATIENT, "stream": "S"})
 
 
 def attempt(use: str, given: dict[str, str]) -> None:
