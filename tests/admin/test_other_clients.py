@@ -194,7 +194,7 @@ def accepted(admin: JetStreamAdmin, api: Api, sent: dict[str, Any], stream: str 
         if stream:
             changed_and_copied(admin, stream, name, actual)
         ask("DELETE")
-        admin.apply(admin.plan(described))
+        admin.apply(admin.plan(described, any_filter=True))
         same(actual, manager.load(*owner, name).config)
     finally:
         manager.delete(*owner, name, missing_ok=True)
