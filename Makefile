@@ -47,7 +47,7 @@ test: $(INSTALLED) $(SPARKS)/$(QUICK_COMPAT_VERSION)/.installed ## Run the tests
 test-all: $(INSTALLED) compat-sparks ## Run all tests: every kind of crash, the older Sparks, notebooks, the demo
 	@$(RUN) $(PY) $(PYTEST) --numprocesses 2
 
-# HISTORIES_SEED=301 HISTORIES=3000 makes as many, from that seed on.
+# HISTORIES_SEED=101 HISTORIES=3000 makes as many, from that seed on.
 histories: $(INSTALLED) ## Compare source and sink with models, over histories of small events that seeds make
 	@$(PY) $(PYTEST) --numprocesses 3 tests/source/test_histories.py tests/sink/test_histories.py
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 FIRST = int(os.environ.get("HISTORIES_SEED", "1"))
-COUNT = int(os.environ.get("HISTORIES", "300"))
+COUNT = int(os.environ.get("HISTORIES", "100"))
 
 
 def seeds(quick: int, each: int) -> list[Any]:
