@@ -35,7 +35,7 @@ _DOUBTED = 5_000_000_000
 # Nanoseconds. The server skips what no consumer of an interest stream wants, and takes the time of that, with which the
 # stream then ends, from a clock of tenths of a second (seen with 2.15.1: server/filestore.go, `SkipMsg`). So what was
 # stored before may have a later time: test_the_time_of_a_skipped_message.
-_COARSE = 1_000_000_000
+_COARSE = 300_000_000
 
 
 class StreamPlan:
@@ -227,7 +227,7 @@ class StreamPlan:
         later = None
         if reread != position.last_timestamp:
             later = self.probe.first_of_all_after(position.last_timestamp + 1)
-        if later is not None and reread is None and state.retention == "interest":
+        if later is not None and reread is None and last_read <= state.last_seq and state.retention == "interest":
             certain = self.probe.first_of_all_after(position.last_timestamp + _COARSE)
             later = later if certain is not None and certain[0] < position.next else None
         return Evidence(reread=reread, later=later)

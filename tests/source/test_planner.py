@@ -862,16 +862,17 @@ def test_a_stream_that_is_gone_or_created_again(server: NatsServer, no_election:
 
 
 @pytest.mark.parametrize(
-    ("retention", "after", "expected"),
+    ("retention", "last", "after", "expected"),
     [
-        ("interest", None, None),
-        ("interest", (6, 2_000_000_000), None),
-        ("interest", (4, 2_000_000_000), (1, 5)),  # stored again after the loss of the tail
-        ("limits", None, (1, 5)),
+        ("interest", 6, None, None),
+        ("interest", 6, (6, 2_000_000_000), None),
+        ("interest", 6, (4, 2_000_000_000), (1, 5)),  # stored again after the loss of the tail
+        ("interest", 4, None, (1, 5)),  # the tail is lost, and this is where to go on
+        ("limits", 6, None, (1, 5)),
     ],
 )
 def test_the_time_of_a_skipped_message(
-    retention: str, after: tuple[int, int] | None, expected: tuple[int, int] | None
+    retention: str, last: int, after: tuple[int, int] | None, expected: tuple[int, int] | None
 ) -> None:
     """A message that the server skipped is the last one of the position, and has a time before that of message 1."""
 
@@ -884,5 +885,5 @@ def test_the_time_of_a_skipped_message(
 
     nothing: Any = None
     plan: Any = StreamPlan("S", SourceOptions.from_spark({"stream": "S"}, streaming=True), nothing, nothing)
-    plan.known, plan.probe = replace(STATE, retention=retention, first_seq=1, last_seq=6), Probe()
+    plan.known, plan.probe = replace(STATE, retention=retention, first_seq=1, last_seq=last), Probe()
     assert plan.look_up(StreamPosition(6, STATE.created, 1), {}).later == expected
