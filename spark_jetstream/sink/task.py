@@ -71,6 +71,11 @@ def write_task(
     return report
 
 
+def _has_twins(ids: list[bytes | None]) -> bool:
+    there = [one for one in ids if one is not None]
+    return len(set(there)) < len(there)
+
+
 class TaskWriter:
     """Writes the rows of one task to their subjects, thousands at a time, in no particular order.
 
@@ -195,7 +200,10 @@ class TaskWriter:
         self._settle_known()
 
     def _settle_known(self) -> None:
-        """Count the groups as stored of which the stream has all message ids, and give the others up."""
+        """Count the groups as stored of which the stream has all message ids, and give up those of which it has some.
+
+        A group of which it has none any more is sent again, unless two of its own rows have one id.
+        """
         while self._known:
             self.finish()
             known, self._known = self._known, []
@@ -213,8 +221,13 @@ class TaskWriter:
                 if all(sequence or row.message_id is None for row, sequence in zip(some, sequences, strict=True)):
                     for sequence in sequences:
                         self.publisher.totals.note_duplicate(self._target.stream or "", sequence or max(sequences))
-                else:
+                elif any(sequences) or _has_twins([row.message_id for row in some]):
                     self._give_up(list(some))
+                else:
+                    # The stream has forgotten them meanwhile, as any row after the duplicate window.
+                    rows = some[0].rows.take(np.array([row.index for row in some]))
+                    again = binaries([row.message_id for row in some])
+                    self.publisher.publish(rows, again, self._target.stream, self.publisher.totals)
             self.finish()
 
     def refused(self, refused: list[RefusedRow]) -> None:
