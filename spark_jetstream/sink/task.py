@@ -225,9 +225,11 @@ class TaskWriter:
                     self._give_up(list(some))
                 else:
                     # The stream has forgotten them meanwhile, as any row after the duplicate window.
-                    rows = some[0].rows.take(np.array([row.index for row in some]))
-                    again = binaries([row.message_id for row in some])
-                    self.publisher.publish(rows, again, self._target.stream, self.publisher.totals)
+                    whole = some[0].rows.take(np.array([row.index for row in some]))
+                    again = replace(
+                        whole, ends=np.array([len(some)]), msg_id=binaries([row.message_id for row in some])
+                    )
+                    self.publisher.publish(again, again.msg_id, self._target.stream, self.publisher.totals)
             self.finish()
 
     def refused(self, refused: list[RefusedRow]) -> None:

@@ -25,7 +25,7 @@ from spark_jetstream.sink.groups import sorted_out, whole_groups
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import Publisher as SinkPublisher
 from spark_jetstream.sink.rows import Rows, SinkColumns
-from spark_jetstream.sink.task import WriteTask
+from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import store, writer_of
 from tests.support.proxy import WireProxy
@@ -354,6 +354,25 @@ def test_message_ids_of_which_the_stream_has_some(
     assert batches_of(messages) == {(a, 2): 1, (d, 2): 1}
     dead = {message.headers["Dead-Letter-Group"][0] for message in messages if message.subject == "dead"}
     assert dead == {b, c}
+
+
+def test_message_ids_that_the_stream_forgets_while_they_are_looked_for(
+    server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is sent again, as a row is after the duplicate window: it is no dead letter."""
+    s = made(server, admin, subjects=["s.>", "dead"], duplicate_window=SECOND)
+    settle = TaskWriter._settle_known
+
+    def late(self: TaskWriter) -> None:
+        if self._known:
+            forget(admin, "S", "s")
+        settle(self)
+
+    monkeypatch.setattr(TaskWriter, "_settle_known", late)
+    through = sink(server.url, "deduplicated", deadLetterSubject="dead")
+    for _ in range(2):
+        assert through.write([rows(["g", "g"], msg_id=["1", "2"])]).stored == 2
+    assert batches_of(seen(s)) == {("g", 2): 2}
 
 
 @pytest.mark.parametrize("seed", range(12))
