@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timezone
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -61,18 +60,14 @@ class ProtobufReader:
         self.expected = f"one Protobuf message {last.full_name}"
         self.fields: pa.StructType = _arrow_type(last, what, ())
 
-    def __getstate__(self) -> dict[str, Any]:
-        # What protobuf makes cannot be sent to a worker, which makes its own.
-        return {name: value for name, value in vars(self).items() if name != "_parts"}
-
-    @cached_property
-    def _parts(self) -> tuple[type[Message], Callable[[Message], dict[str, Any]]]:
-        """The class of the message, and what makes a dict of one."""
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the class of the message in a worker: what cannot be made fails the task, and no payload is blamed."""
+        vars(self).update(state)
         pool = DescriptorPool()
         for file in self._files:
             pool.AddSerializedFile(file)
         descriptor = pool.FindMessageTypeByName(self._name)
-        return GetMessageClass(descriptor), _read_fields(descriptor)
+        self._message, self._read = GetMessageClass(descriptor), _read_fields(descriptor)
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
         """Return the fields of a message. Raises what protobuf raises, and `ValueError` for the index of another."""
@@ -81,8 +76,7 @@ class ProtobufReader:
             if place != self._places[version]:
                 raise ValueError(f"the indexes in front are {place}, those of {self._name} {self._places[version]}")
             payload = payload[begin:]
-        message, fields = self._parts
-        return fields(message.FromString(payload))
+        return self._read(self._message.FromString(payload))
 
 
 def _files(file: FileDescriptor) -> list[bytes]:
