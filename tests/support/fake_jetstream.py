@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from spark_jetstream.protocol.stream import subject_pattern
 from spark_jetstream.protocol.units import rfc3339
+from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.support.wire import frame
 
 CREATED = "2023-11-14T00:00:00Z"
@@ -107,7 +108,8 @@ class FakeJetStream:
         self.leader: Callable[[dict[str, Any]], dict[str, Any]] = self.message
         self.lies: dict[str, Lie] = {}
         self.ended = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lease = PortLease()
+        self._listener = socket.create_server((LOOPBACK, self._lease.port))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._sockets: list[socket.socket] = []
         self._starts: dict[str, int] = {}
@@ -118,7 +120,7 @@ class FakeJetStream:
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"nats://{LOOPBACK}:{self._lease.port}"
 
     def __enter__(self) -> FakeJetStream:
         return self
@@ -134,6 +136,7 @@ class FakeJetStream:
         self._listener.close()
         for wire in self._sockets:
             wire.close()
+        self._lease.release()
 
     def store(self, count: int, subject: Callable[[int], str] = lambda _: "S.a") -> None:
         """Let the leader have `count` more messages; message n has the payload `n`."""

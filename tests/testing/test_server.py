@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -243,6 +244,37 @@ class TestFailedStart:
             assert not server.running
             server.config = None
             assert stored(server.start().url) == 2
+
+    def test_free_ports_are_none_that_the_kernel_gives_out_and_none_comes_again_soon(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ports = process._PORTS
+        given_out = Path("/proc/sys/net/ipv4/ip_local_port_range")
+        if given_out.exists():  # on Linux
+            assert ports.stop <= int(given_out.read_text().split()[0])
+        seen = set()
+        for _ in range(100):
+            lease = PortLease()
+            lease.release()
+            assert lease.port in ports
+            seen.add(lease.port)
+        assert len(seen) == 100
+
+        held = PortLease()
+        monkeypatch.setattr(process, "_turns", itertools.count(ports.index(held.port) + len(ports)))
+        with socket.create_server((LOOPBACK, held.port)):
+            other = PortLease()
+        assert other.port in ports
+        assert other.port != held.port
+        other.release()
+        held.release()
+
+    def test_no_port_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server((LOOPBACK, 0)) as other:
+            port = other.getsockname()[1]
+            monkeypatch.setattr(process, "_PORTS", range(port, port + 1))
+            with pytest.raises(ServerStartError, match=f"no port from {port} to {port} is free on 127.0.0.1"):
+                PortLease()
 
     def test_another_port_is_chosen_when_the_first_is_taken_in_the_last_moment(
         self, monkeypatch: pytest.MonkeyPatch
