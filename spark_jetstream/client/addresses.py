@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import time
 from typing import Any
@@ -26,8 +27,12 @@ class Addresses:
 
     async def resolve(self, uri: Any, seconds: float) -> list[Entry]:
         """Return the addresses of a host, the best one first. Raises `OSError` and `asyncio.TimeoutError`."""
-        resolving = asyncio.get_running_loop().getaddrinfo(uri.hostname, uri.port, type=socket.SOCK_STREAM)
-        entries: Any = await asyncio.wait_for(resolving, seconds)
+        of_host = functools.partial(socket.getaddrinfo, uri.hostname, uri.port, type=socket.SOCK_STREAM)
+        try:
+            entries: Any = of_host(flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:  # a name, which a thread looks up
+            resolving = asyncio.get_running_loop().run_in_executor(None, of_host)
+            entries = await asyncio.wait_for(resolving, seconds)
         return sorted(entries, key=lambda entry: self._tried.get(entry[-1], 0.0))
 
     async def connect(self, uri: Any, seconds: float) -> tuple[socket.socket, float]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -62,7 +64,10 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = socket.getaddrinfo
 
     def answer(host: Any, *more: Any, **named: Any) -> list[Any]:
-        return [entry for each in ([DEAD, LOOPBACK] if host == HOST else [host]) for entry in ask(each, *more, **named)]
+        if host == HOST and named.get("flags", 0) & socket.AI_NUMERICHOST:
+            raise socket.gaierror("a name")
+        hosts = [DEAD, LOOPBACK] if host == HOST else [host]
+        return [entry for each in hosts for entry in ask(each, *more, **named)]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     monkeypatch.setattr(addresses, "share", lambda seconds, count: seconds if count == 1 else 1.0)
@@ -81,6 +86,13 @@ def test_another_address_is_used(
             given |= {"tlsCaFile": str(tmp_path / "ca.pem"), "tlsHandshakeFirst": str(way == "TLS first")}
         with dead(int(url.rpartition(":")[2])):
             assert connect(ConnectionOptions.from_spark(given)).server_version
+
+
+@pytest.mark.parametrize("host", [LOOPBACK, "[::1]"])
+def test_an_address_is_looked_up_without_a_thread(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(asyncio.BaseEventLoop, "run_in_executor")
+    found = asyncio.run(addresses.Addresses().resolve(urlsplit(f"nats://{host}:4222"), 10.0))
+    assert {entry[-1][:2] for entry in found} == {(host.strip("[]"), 4222)}
 
 
 def test_a_host_at_which_nothing_listens_is_given_up_at_once() -> None:
