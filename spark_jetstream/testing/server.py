@@ -77,7 +77,7 @@ class NatsServer:
             http_monitor: Serve the monitoring pages, see `monitor`.
             websocket: Also listen for WebSocket clients, without TLS, at `websocket_url`.
             args: More command line arguments, such as `["-DV"]`. Changes take effect at the next start.
-            binary: Path of another nats-server.
+            binary: Path of another nats-server. A change of the attribute takes effect at the next start.
             start_timeout: Seconds after which a server that is not ready counts as failed.
         """
         if config_file is not None and (port or store_dir or config or max_payload or websocket):
@@ -89,7 +89,7 @@ class NatsServer:
         self._jetstream = jetstream
         self._max_payload = max_payload
         self.args = tuple(args)
-        self._binary = Path(binary) if binary is not None else None
+        self.binary = binary
         self._start_timeout = start_timeout
         more = {"monitor": http_monitor, "websocket": websocket}
         self._listeners = {"client": port or 0, **{name: 0 for name, wanted in more.items() if wanted}}
@@ -276,7 +276,7 @@ class NatsServer:
             lines.append(f'websocket {{ host: "{LOOPBACK}", port: {self._port("websocket")}, no_tls: true }}')
         config = home / "server.conf"
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = [str(self._binary or find_server_binary()), "-l", str(home / _LOG_FILE)]
+        command = [str(self.binary or find_server_binary()), "-l", str(home / _LOG_FILE)]
         command += ["--ports_file_dir", str(home), "-c", str(self._config_file or config)]
         if self._config_file is None:
             command += ["-a", LOOPBACK, "-p", str(self.port)]

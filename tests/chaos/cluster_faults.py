@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.chaos.scenario import Fault
+from tests.chaos.server_faults import shut_down
 
 if TYPE_CHECKING:
     from tests.chaos.world import World
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 def leader_steps_down(world: World, fault: Fault) -> None:
     world.api(f"STREAM.LEADER.STEPDOWN.{_suffers(world, fault)}")
     world.cluster.wait_ready()
+
+
+def rolling_update(world: World, fault: Fault) -> None:
+    """Each server in turn is shut down and started again."""
+    for index, server in enumerate(world.servers):
+        shut_down(server)
+        world.cluster.restart(index)
 
 
 def replicas_changed(world: World, fault: Fault) -> None:

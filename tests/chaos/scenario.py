@@ -275,7 +275,7 @@ _OF_EXECUTORS = "executor_killed"
 _OF_DURABLE = "planners_killed_committing"
 #: What befalls one server, and the wire to it.
 _OF_SERVER = (
-    *("server_killed", "server_frozen", "disk_full", "driver_started_without_server"),
+    *("server_killed", "server_shut_down", "server_frozen", "disk_full", "driver_started_without_server"),
     *("storage_limited", "streams_limited", "consumers_limited", "connections_limited"),
     *("wire_cut", "wire_cut_inside", "wire_truncated", "wire_stalled", "wire_refused", "wire_slow", "wire_in_bytes"),
     *("workers_killed_reading", "workers_killed_writing"),
@@ -283,7 +283,7 @@ _OF_SERVER = (
 #: What befalls a cluster of three.
 _OF_CLUSTER = (
     *("leader_killed", "meta_leader_killed", "leader_frozen", "meta_leader_frozen"),
-    *("leader_steps_down", "replicas_changed"),
+    *("rolling_update", "leader_steps_down", "replicas_changed"),
 )
 #: What takes messages from a stream, or what a query knows about it (`tests.chaos.losses`).
 _OF_LOSSES = (

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from spark_jetstream.testing import NatsServer
 from tests.chaos.scenario import Fault
 from tests.support.reading import wait_until
 
@@ -22,11 +23,15 @@ _NO_ROOM = "file too large"
 _LATE = 0.05  # seconds
 
 
+#: For so long a server that shuts down keeps its connections.
+GRACE = 'lame_duck_grace_period: "3s"'
+
+
 def configuration(limits: str = "", more: str = "") -> str:
     """The configuration of a server whose clients are of one account, with these limits of JetStream."""
     users = 'users: [{ user: "app", password: "app" }]'
     account = f"jetstream: {{ max_mem: 1GB, max_file: 1TB, {limits} }}, {users}"
-    return f'accounts {{ APP {{ {account} }} }}\nno_auth_user: "app"\n{more}\n'
+    return f'accounts {{ APP {{ {account} }} }}\nno_auth_user: "app"\n{GRACE}\n{more}\n'
 
 
 def lasting(begin: Callable[[World], object], end: Callable[[World], object]) -> Callable[[World, Fault], None]:
@@ -44,6 +49,20 @@ def lasting(begin: Callable[[World], object], end: Callable[[World], object]) ->
 
 server_killed = lasting(lambda world: world.server.kill(), lambda world: world.server.start())
 server_frozen = lasting(lambda world: world.server.pause(), lambda world: world.server.resume())
+
+
+def shut_down(server: NatsServer) -> None:
+    """Let a server end as in a rolling update (lame duck).
+
+    JetStream ends at once, and after a grace one connection a second; meanwhile the server takes no new connection. A
+    server that began as an older one then starts as the present one.
+    """
+    os.kill(server.pid, signal.SIGUSR2)
+    wait_until(lambda: not server.running, "the end of the server", 120)
+    server.binary = None
+
+
+server_shut_down = lasting(lambda world: shut_down(world.server), lambda world: world.server.start())
 
 
 def driver_started_without_server(world: World, fault: Fault) -> None:

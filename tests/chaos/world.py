@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ from tests.support.sinking import with_subjects
 #: Seconds in which every query must go on after a fault.
 LONGEST_RECOVERY = 600.0
 LEDGER = f"KV_{LEDGER_BUCKET}"
+#: The nats-server with which servers begin, until a fault shuts them down; None for the one of this environment.
+OLDER = os.environ.get("CHAOS_SERVER")
 _DURABLE = {"spark", OTHER}
 """The consumers that may be there in the end."""
 
@@ -77,11 +80,11 @@ class World:
                 self.configuration.write_text(server_faults.configuration())
                 # The server looks for it below the folder of its configuration.
                 config = f'include "{"../" * 30}{self.configuration}"'
-                self.server = stack.enter_context(NatsServer(http_monitor=True, config=config))
+                self.server = stack.enter_context(NatsServer(http_monitor=True, config=config, binary=OLDER))
                 self.proxy = stack.enter_context(WireProxy(self.server.url))
                 self.servers, self._url = [self.server], self.proxy.url
             else:
-                self.cluster = stack.enter_context(NatsCluster())
+                self.cluster = stack.enter_context(NatsCluster(config=server_faults.GRACE, binary=OLDER))
                 self.servers, self._url = list(self.cluster.servers), self.cluster.url
             self.configs: dict[str, dict[str, Any]] = {}
             for query in queries:
