@@ -31,7 +31,8 @@ def configuration(limits: str = "", more: str = "") -> str:
     """The configuration of a server whose clients are of one account, with these limits of JetStream."""
     users = 'users: [{ user: "app", password: "app" }]'
     account = f"jetstream: {{ max_mem: 1GB, max_file: 1TB, {limits} }}, {users}"
-    return f'accounts {{ APP {{ {account} }} }}\nno_auth_user: "app"\n{GRACE}\n{more}\n'
+    room = "jetstream { max_file_store: 1TB }"
+    return f'{room}\naccounts {{ APP {{ {account} }} }}\nno_auth_user: "app"\n{GRACE}\n{more}\n'
 
 
 def lasting(begin: Callable[[World], object], end: Callable[[World], object]) -> Callable[[World, Fault], None]:
