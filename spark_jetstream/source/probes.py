@@ -87,11 +87,16 @@ class StreamProbe(ABC):
         """Return sequence and timestamp (ns) of the first message stored at that time or later, or None.
 
         `state` is that of the stream. Where sequences are missing, servers before 2.12 may answer with a message far
-        before or after that one (seen with 2.10.26 and 2.11.11), so the probe looks for it itself.
+        before or after that one (seen with 2.10.26 and 2.11.11), so the probe looks for it itself. With several filters
+        servers pass over messages: up to the first message of a filter that has none before that time
+        (`selectStartingSeqNo` in server/consumer.go, seen from 2.10.26 to 2.15.1). So they are asked without.
         """
-        if not state.num_deleted:
+        if state.num_deleted:
+            return search_time(self.peek, nanoseconds, state.first_kept, state.last_seq + 1)[1]
+        if len(self._filters) < 2:
             return self._since(self._filters, nanoseconds)
-        return search_time(self.peek, nanoseconds, state.first_kept, state.last_seq + 1)[1]
+        first = self._since((), nanoseconds)
+        return first and self.peek(first[0])
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Return what the server takes for the same, of the messages on all subjects; it may be a later one.

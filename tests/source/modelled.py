@@ -328,11 +328,11 @@ class Query:
         start = self.start or (None if self.legacy else self._initial())
         self._look()
         begin = {} if start is None else self._begun(positions(start))
-        missing = any(kept.life is None for kept in self.by_name().values())
-        if start is None and missing and self.what != "streamPattern":
-            self._refuse_to_begin()
-        losses = self._losses(begin, positions(start) if start is not None else ())
         arguments = () if self.legacy else (start, self.reader.getDefaultReadLimit())
+        missing = {name for name, kept in self.by_name().items() if kept.life is None}
+        if missing - begin.keys() and self.what != "streamPattern":
+            self._refuse_to_begin(arguments)
+        losses = self._losses(begin, positions(start) if start is not None else ())
         with self.expecting(f"decide {begin}", losses):
             end = written(self.reader.latestOffset(*arguments))
         self.say(f"decide {shown(start)} -> {shown(end)} {losses}")
@@ -356,15 +356,15 @@ class Query:
                 self.reader.commit(self.to_commit)
             self.to_commit = None
 
-    def _refuse_to_begin(self) -> None:
-        """Spark 4.0 asks for the end of the first micro-batch of a query, one of whose streams does not exist."""
+    def _refuse_to_begin(self, arguments: tuple[Any, ...]) -> None:
+        """Spark asks for the end of a micro-batch of a query to which a stream is new that does not exist."""
         try:
-            self.reader.latestOffset()
+            self.reader.latestOffset(*arguments)
         except StreamNotFound as error:
             self.say(f"decide: {error}")
             self._end_run()
             raise Stopped from None
-        raise Difference("a new query must not begin")
+        raise Difference("a stream that does not exist must not begin")
 
     def _begun(self, at: dict[str, Position]) -> dict[str, Position]:
         """Positions with those of the streams that a query with a pattern has found since."""

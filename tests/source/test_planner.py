@@ -71,7 +71,7 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
     def check() -> None:
         state = asking.stream(s.name)
         times = {sequence: s.stored_time(sequence) for sequence in s.messages}
-        for filters in ((), ("0",), ("0", "1"), ("none",)):
+        for filters in ((), ("0",), ("0", "late"), ("none",), ("none", "0")):
             probe = kind(asking, s.name, tuple(f"{s.subject}.{token}" for token in filters))
             subjects = [f"{s.subject}.{token}" for token in filters or ("*",)]
             matching = [
@@ -85,7 +85,7 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
                 following = [message for message in matching if message[0] >= first]
                 assert probe.pending(first) == len(following)
                 assert probe.peek(first) == min(following, default=None)
-            for since in {0, *sorted(times.values())[::20], *(time + 1 for time in [*times.values()][-1:])}:
+            for since in {0, *times.values(), *(time + 1 for time in [*times.values()][-1:])}:
                 after = [message for message in matching if message[1] >= since]
                 assert probe.first_after(since, state) == min(after, default=None)
                 assert probe.first_of_all_after(since) == min(
@@ -93,7 +93,7 @@ def test_answers_are_what_the_stream_holds(stream: MakeStream, kind: type[Consum
                 )
 
     check()
-    s.send(*(Message(f"{s.subject}.{number % 4}") for number in range(40)))
+    s.send(*(Message(f"{s.subject}.{'late' if number == 30 else number % 4}") for number in range(40)))
     check()
     s.remove(1, 20, 40)
     check()
