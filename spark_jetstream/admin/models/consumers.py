@@ -58,7 +58,7 @@ class ConsumerConfig(Model):
     opt_start_seq: Sequence64 = 0
     """Where it begins, with ``by_start_sequence``."""
     opt_start_time: Time | None = None
-    """When it begins, with ``by_start_time``."""
+    """When it begins, with ``by_start_time``. With several filters servers up to 2.15.1 pass over messages after it."""
     ack_policy: Annotated[str, Choice(("none", "all", "explicit", "flow_control"))] = "none"
     """What clients acknowledge: nothing, everything up to a message, or each message. The server's default is none,
     that of client libraries ``explicit``. ``flow_control`` is for consumers that streams are copied through (server
