@@ -54,7 +54,7 @@ class Life:
     purged_to: int = 0
     """Up to where the stream was emptied by purges that move the query's durable consumer, so that the reader knows."""
     maybe_purged_to: int = 0
-    """Up to where they may have moved the consumer."""
+    """Up to where they, or a commit past messages that were deleted one by one, may have moved the consumer."""
 
     @property
     def first(self) -> int:
@@ -133,7 +133,9 @@ class Kept:
         info = self.publisher.api(f"STREAM.INFO.{self.name}", {"deleted_details": True})
         life = self.life = self.lives.setdefault(info["created"], Life(info["created"]))
         life.info = info
-        life.present = set(range(life.first, life.last + 1)) - set(info["state"].get("deleted") or ())
+        # An empty stream may have a first sequence that a purge was to take, and not list it as deleted.
+        there = range(life.first, life.last + 1) if info["state"]["messages"] else ()
+        life.present = set(there) - set(info["state"].get("deleted") or ())
         return life
 
     def publish(self, message: Message) -> str:

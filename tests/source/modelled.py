@@ -69,6 +69,7 @@ class Query:
         self.looks: dict[str, list[tuple[str, int, int]]] = {}  # creation, end and last match of each look
         self.seen: dict[str, tuple[str, set[int]]] = {}  # of the streams that a pattern finds
         self.met = False  # the run has seen streams of its checkpoint
+        self.beginning: dict[str, Position] = {}  # where a new query begins, which lets go of what is before
         self.begin: dict[str, Position] = {}
         self.parts: list[Any] | None = None
         self.counted: dict[str, set[int]] = {}
@@ -200,7 +201,7 @@ class Query:
                 kept.look()
 
     def _uncommitted(self) -> set[tuple[str, int]]:
-        at = positions(self.start) if self.start is not None else {}
+        at = positions(self.start) if self.start is not None else self.beginning
         return {
             (name, n)
             for name, kept in self.by_name().items()
@@ -246,6 +247,7 @@ class Query:
     def _end_run(self) -> None:
         self.reader = self.parts = self.target = self.to_commit = None
         self.decided = self.met = False
+        self.beginning = {}
         self.looks.clear()
         self.seen.clear()
 
@@ -305,7 +307,7 @@ class Query:
         self.check(not deleted and not refused, "a new query must not begin")
         self.met = True
         self.say(f"initial {shown(offset)}")
-        at = positions(offset)
+        at = self.beginning = positions(offset)
         for name, life in lives.items():
             self.check((life is None) == (name not in at), f"{name} is not in {at}")
             if life is not None:
