@@ -422,13 +422,14 @@ def _other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:
     if task.expires is None:
         cause = (
             "the batch was planned anew, because its checkpoint is older or has lost its newest files, or the query "
-            "makes other rows or partitions each time, as with rand() and uuid(). Go on with the newest checkpoint"
+            "makes other rows or partitions each time, as with rand() and uuid(). Go on with the newest checkpoint, "
+            "or run this batch alone (trigger(once=True))"
         )
     else:
-        cause = "a write that runs again must have the same rows in the same partitions. Take another writeId"
+        cause = "a write that runs again must have the same rows in the same partitions. Take another writeId, or write"
     return DeliveryError(
-        f"{what} of {task.write} was written before with other rows ({why}): {cause}, or let it through with "
-        "deduplicated (option delivery), which loses no row but may store rows twice"
+        f"{what} of {task.write} was written before with other rows ({why}): {cause} "
+        "with deduplicated (option delivery), which loses no row but may store rows twice"
     )
 
 

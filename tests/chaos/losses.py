@@ -387,7 +387,8 @@ class LosingWorld(World):
             # A query with a consumer of its own has acknowledged what it read, and the stream may have removed that.
             loud = {body for body in gone if after[body] < first}
             step.losses.append(Loss(name, frozenset(gone), frozenset(loud), may=bool(gone)))
-            begin = at.next if gone else fixed[name].next
+            # A batch whose plan is left has its rows under the same ids; a sink that refused it knows these no more.
+            begin = fixed[name].next if query.level == "deduplicated" and not gone else at.next
             step.again |= {body for body, sequence in after.items() if begin <= sequence < until[name].next}
 
     def offsets_gone(self, fault: Fault) -> None:

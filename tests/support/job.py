@@ -117,17 +117,18 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
         mended.touch() if way else mended.unlink(missing_ok=True)
         begun[name] = committed(folder, name)
         rows = lenient if "failOnDataLoss" in way else strict
-        return start(rows[name], folder, name, trigger, {**options[name], **way})
+        how = {"once": True} if "sink.delivery" in way else trigger  # no other batch may begin with a weaker level
+        return start(rows[name], folder, name, how, {**options[name], **way})
 
     queries = {name: again(name) for name in options}
     while not finish.exists():
         for name in options:
             why = ended(queries[name], _SECONDS)
-            if why is not None:
+            if why or (why is not None and not ways[name]):
                 note(folder, name, why)
                 ways[name] |= way_on(why)
                 queries[name] = again(name)
-            elif ways[name] and committed(folder, name) > begun[name]:
+            elif why is not None or (ways[name] and committed(folder, name) > begun[name]):
                 queries[name].stop()
                 ways[name] = {}
                 queries[name] = again(name)
