@@ -140,7 +140,7 @@ class History:
             how = {"seq": sequence, "no_erase": self.chance.random() < 0.7}
             self.publisher.api(f"STREAM.MSG.DELETE.{kept.name}", how)
             kept.look()
-            life.maybe_purged_to = max(life.maybe_purged_to, sequence + 1)
+            life.deleted_to = max(life.deleted_to, sequence + 1)
             self.log.append(f"delete from {kept.name} {how}")
 
     def purge(self) -> None:

@@ -54,7 +54,9 @@ class Life:
     purged_to: int = 0
     """Up to where the stream was emptied by purges that move the query's durable consumer, so that the reader knows."""
     maybe_purged_to: int = 0
-    """Up to where they, or a commit past messages that were deleted one by one, may have moved the consumer."""
+    """Up to where they may have moved the consumer."""
+    deleted_to: int = 0
+    """Up to where messages were deleted one by one; a commit to there moves the consumer of a work queue on."""
 
     @property
     def first(self) -> int:

@@ -162,7 +162,8 @@ class Query:
             return "" if replaces and life.present and reach == "no" else gone
         if not (self.filters or replaces) or reach == "yes" or life.purged_to > position.next:
             return gone
-        if life.maybe_purged_to > position.next:
+        passed_over = self.retention == "workqueue" and not self.filters and life.deleted_to > position.next
+        if life.maybe_purged_to > position.next or passed_over:
             return "~"
         return "" if reach == "no" else "?are gone"
 
@@ -474,6 +475,7 @@ class Query:
         losses = {name: loss for name, loss in losses.items() if loss}
         with self.expecting(f"cut {self.begin} {end}", losses):
             self.parts = list(self.reader.partitions(start, self.end))
+        self._see(matches_too=False)
         ranges = [part.value and (part.value.stream, part.value.first, part.value.end) for part in self.parts]
         self.say(f"cut {ranges} {losses}")
         if not self.decided or losses or self._begun(dict(self.begin)) != before:
