@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
-from spark_jetstream.protocol.wire import without
+from spark_jetstream.protocol.wire import as_arrow, without
 from spark_jetstream.sink.kv import rounds
-from spark_jetstream.sink.rows import IntArray, Mask, Rows, flags, with_header
+from spark_jetstream.sink.rows import IntArray, Mask, Rows, decimal, flags, piece, with_header
 from spark_jetstream.sink.window import InFlight
 
 # Header lines of rows, as patterns.
@@ -75,10 +75,10 @@ class Rollups:
                 yield np.array([cut])
             at = cut + 1
 
-    def too_early(self, flight: InFlight) -> IntArray:
-        """Note which messages the rows of a turn are. Return the indices of those that must be sent once more.
+    def too_early(self, flight: InFlight) -> tuple[IntArray, IntArray]:
+        """Note which messages the rows of a turn are. Every row has its answer.
 
-        Every row has its answer.
+        Return the indices of those that must be sent once more, and the sequence after which each must be stored.
         """
         rows, stored = flight.portion.rows, flight.sequences
         keys, rolling, whole = subject_hashes(rows.subject), _having(rows, _ROLLING), _having(rows, _OF_ALL)
@@ -93,7 +93,12 @@ class Rollups:
         rolls = kept[rolling[kept]]
         self._rolled.put(keys[rolls], stored[rolls])
         self._rolled_all = int(stored[kept[whole[kept]]].max(initial=self._rolled_all))
-        return np.flatnonzero(early)
+        return np.flatnonzero(early), before[early]
+
+
+def ids_of_copies(ids: pa.BinaryArray, after: IntArray) -> pa.BinaryArray:
+    """Return the message ids of rows that are sent once more, each to be stored after a sequence."""
+    return pc.binary_join_element_wise(ids, decimal(as_arrow(after)), piece(b".after"))
 
 
 def _having(rows: Rows, line: str) -> Mask:

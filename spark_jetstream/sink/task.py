@@ -22,7 +22,7 @@ from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rollups import Rollups
+from spark_jetstream.sink.rollups import Rollups, ids_of_copies
 from spark_jetstream.sink.rows import (
     COMMAND_COLUMNS,
     COMMANDS,
@@ -177,12 +177,16 @@ class TaskWriter:
     def _send_in_turn(self, rollups: Rollups, rows: Rows, ids: pa.BinaryArray | None) -> None:
         """Send rows, and wait for their answers wherever one of them may remove another."""
         for at in rollups.turns(rows):
-            turn, turn_ids = rows.take(at), None if ids is None else ids.take(as_arrow(at))
-            counted = self.publisher.totals
+            turn, named = rows.take(at), None if ids is None else ids.take(as_arrow(at))
+            turn_ids, counted = named, self.publisher.totals
             while len(turn):
                 flight = self.publisher.publish(turn, turn_ids, self._target.stream, counted)
                 self.finish()
-                turn, turn_ids, counted = turn.take(rollups.too_early(flight)), None, self._resent
+                early, after = rollups.too_early(flight)
+                turn, counted = turn.take(early), self._resent
+                if named is not None:
+                    named = named.take(as_arrow(early))
+                    turn_ids = ids_of_copies(named, after)
 
     def _send_groups(self, rows: Rows) -> None:
         """Send the rows of whole groups."""

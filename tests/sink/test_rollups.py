@@ -170,8 +170,9 @@ def test_a_roll_up_leaves_exactly_what_follows(
 
 @pytest.mark.parametrize("kind", [*LAST, "schedules"])
 def test_a_roll_up_whose_id_the_stream_has_forgotten(server: NatsServer, admin: Publisher, kind: str) -> None:
-    """It is stored again, and removes rows whose ids the stream still has: these are sent once more, without one.
+    """It is stored again, and removes rows whose ids the stream still has: these are sent once more.
 
+    A further attempt finds what that one has stored.
     A stream that has forgotten the id of the first row, and one that never had it, are the same to the sink.
     """
     s = made(server, admin, duplicate_window=120 * SECOND)
@@ -188,6 +189,10 @@ def test_a_roll_up_whose_id_the_stream_has_forgotten(server: NatsServer, admin: 
         report = through.write([make(rows)], task=task)
         assert (report.stored, report.duplicates) == (len(rows), len(rows) - missing - 1)
         assert sorted(held(s)) == pairs(left)
+        there = seen(s)
+        report = through.write([make(rows)], task=task)
+        assert (report.stored, report.duplicates) == (len(rows), len(rows))
+        assert seen(s) == there
 
 
 # -- what the server publishes --

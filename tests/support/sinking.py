@@ -38,7 +38,7 @@ KINDS: Mapping[str, tuple[str, pa.DataType]] = {
     "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
 }
 TASK = WriteTask("q", 1, 0)
-_OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+\.\d+\.[0-9a-f]{24}(\.\d+)?|Nats-Expected-Stream: \w+")
+_OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+\.\d+\.[0-9a-f]{24}(\.\d+)?(\.after\d+)?|Nats-Expected-Stream: \w+")
 
 
 class Sink:
