@@ -177,16 +177,14 @@ class TaskWriter:
     def _send_in_turn(self, rollups: Rollups, rows: Rows, ids: pa.BinaryArray | None) -> None:
         """Send rows, and wait for their answers wherever one of them may remove another."""
         for at in rollups.turns(rows):
-            turn, named = rows.take(at), None if ids is None else ids.take(as_arrow(at))
-            turn_ids, counted = named, self.publisher.totals
+            turn, turn_ids = rows.take(at), None if ids is None else ids.take(as_arrow(at))
+            counted = self.publisher.totals
             while len(turn):
                 flight = self.publisher.publish(turn, turn_ids, self._target.stream, counted)
                 self.finish()
                 early, after = rollups.too_early(flight)
                 turn, counted = turn.take(early), self._resent
-                if named is not None:
-                    named = named.take(as_arrow(early))
-                    turn_ids = ids_of_copies(named, after)
+                turn_ids = None if turn_ids is None else ids_of_copies(turn_ids.take(as_arrow(early)), after)
 
     def _send_groups(self, rows: Rows) -> None:
         """Send the rows of whole groups."""
