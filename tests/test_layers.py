@@ -65,6 +65,7 @@ PURE = (
     "buckets.kv",
     "monitoring.stream_lag",
     *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
+    *(f"sink.{name}" for name in ("claims", "equal_rows", "id_keys", "layout", "stored_ids")),
     "sink.rollups",
     "sink.groups",
 )

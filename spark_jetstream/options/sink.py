@@ -17,6 +17,7 @@ _NOT_FOR_BUCKETS = {
     "subject": "column key says where a row goes",
     "stream": "the bucket's own stream stores the rows",
     "serverHeaders": "its rows have no column headers",
+    "messageIds": "the order of the rows of a key counts",
     "ensureStream": NOT_MADE.format("kv"),
 }
 _REPLACED = "an object is replaced as a whole, so writing it again changes nothing"
@@ -24,6 +25,7 @@ _NOT_FOR_OBJECTS = {
     "subject": "column name says what an object is called",
     "stream": "the bucket's own stream stores the objects",
     "delivery": _REPLACED,
+    "messageIds": _REPLACED,
     "writeId": _REPLACED,
     "deadLetterSubject": "an object that cannot be stored fails the task",
     "serverHeaders": "the headers of an object are no headers of a message",
@@ -32,6 +34,7 @@ _NOT_FOR_OBJECTS = {
 
 Delivery = Literal["at-least-once", "deduplicated", "exactly-once"]
 ServerHeaders = Literal["error", "drop"]
+MessageIds = Literal["position", "content"]
 
 
 class SinkOptions(SideOptions):
@@ -49,6 +52,13 @@ class SinkOptions(SideOptions):
         "stream's duplicate window, or once",
         Choice(get_args(Delivery)),
         "deduplicated",
+    )
+    message_ids: MessageIds = option(
+        "which rows of a write or micro-batch are one row when a task or query runs again: `position` tells equal rows "
+        "apart by the message they were read from (columns `stream` and `sequence`), or by their partition; `content` "
+        "stores equal rows once, and is for rows that are distinct in any case",
+        Choice(get_args(MessageIds)),
+        "position",
     )
     max_in_flight: int = option(
         "most messages of one task that are sent and not yet acknowledged", Whole(1, 100_000), "8000"
@@ -93,6 +103,12 @@ class SinkOptions(SideOptions):
             raise OptionError(
                 f"option deadLetterSubject must differ from subject, and both are {shown(self.subject)}",
                 option="deadLetterSubject",
+            )
+        if self.message_ids != "position" and self.delivery == "at-least-once":
+            raise OptionError(
+                f"option messageIds has no meaning with delivery at-least-once, which gives messages no ids: remove "
+                f"messageIds={self.message_ids}, or set delivery to deduplicated",
+                option="messageIds",
             )
         if self.write_id is not None and self.delivery == "at-least-once":
             raise OptionError(

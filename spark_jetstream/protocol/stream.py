@@ -63,7 +63,8 @@ class StreamSummary:
 
     ``duplicate_window`` is how long the stream remembers message ids, in seconds; 0 when it remembers none.
     ``subjects`` are those it takes, with wildcards, empty for a ``mirror``. ``renames``: its messages may have other
-    ones, since it has ``sources`` or a ``subject_transform``. ``max_msg_size`` < 0 means no limit in bytes of its own.
+    ones, since it has ``sources`` or a ``subject_transform``; ``transforms``: it has the
+    latter. ``max_msg_size`` < 0 means no limit in bytes of its own.
     ``discard`` is ``old`` or ``new``, ``storage`` is ``file`` or ``memory``. ``persist_mode`` is
     ``async`` where the server acknowledges what it has not stored yet (server 2.12, ADR-56). ``no_ack`` means that
     nothing published is confirmed, ``sealed`` that nothing can be published. ``allow_msg_ttl``: messages may
@@ -106,6 +107,7 @@ class StreamSummary:
     sealed: bool = False
     mirror: bool = False
     renames: bool = False
+    transforms: bool = False
     allow_msg_ttl: bool = False
     allow_msg_counter: bool = False
     allow_atomic: bool = False
@@ -202,6 +204,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         domain=jsapi.field(body, "domain", str, context, ""),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         renames=any(body["config"].get(name) for name in ("sources", "subject_transform")),
+        transforms=bool(jsapi.field(body, "config.subject_transform", dict, context, {})),
         clustered=bool(jsapi.field(body, "cluster.name", str, context, "")),
         **_leadership(body, context),
         **{name: setting(name) for name in _SETTINGS},

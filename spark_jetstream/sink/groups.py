@@ -39,7 +39,9 @@ def whole_groups(held: Sequence[Rows], most: int, size: int) -> Iterator[Rows]:
     msg_id = None if held[0].msg_id is None else pa.concat_arrays([part.msg_id for part in held])
     starts = np.cumsum([0, *map(len, held)]).tolist()
     faults = {start + at: why for start, part in zip(starts, held, strict=False) for at, why in part.faults.items()}
-    rows = Rows(np.concatenate([part.number for part in held]), subject, data, lines, msg_id, faults)
+    origin = None if held[0].origin is None else pa.concat_arrays([part.origin for part in held])
+    numbers = np.concatenate([part.number for part in held])
+    rows = Rows(numbers, subject, data, lines, msg_id, faults, origin=origin)
     codes = _codes(rows)
     order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
     sizes = lengths(subject) + lengths(data) + lengths(lines)

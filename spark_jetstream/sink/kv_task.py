@@ -29,6 +29,7 @@ from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.protocol.pub_ack import Refusal
 from spark_jetstream.protocol.wire import as_arrow, binaries
 from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
+from spark_jetstream.sink.message_ids import Scheme
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import KeyBucket
@@ -57,7 +58,9 @@ class _KeyWriter(TaskWriter):
     def __init__(
         self, connect: Connect, options: SinkOptions, columns: BucketColumns, task: WriteTask, bucket: KeyBucket
     ) -> None:
-        super().__init__(connect, options, columns, task, bucket)
+        # A key's last row wins, so the order of rows counts, which a partition keeps.
+        scheme = None if options.delivery == "at-least-once" else Scheme()
+        super().__init__(connect, options, columns, task, bucket, scheme)
         self._bucket = bucket
         self._requests = Requests(connect, options.connection.retry_timeout)
         self._revisions = HashMap()  # the latest revision of each key that the task has stored

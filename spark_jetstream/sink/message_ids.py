@@ -1,13 +1,18 @@
-"""Message ids that are the same whenever the same task of the same batch writes the same row. Pure.
+"""Message ids that are the same whenever the same batch writes the same row. Pure.
 
-docs/delivery.md ("Message ids") says what an id consists of, and why a row's place in its partition is no part of it.
+docs/delivery.md ("Message ids") says what an id consists of, and why a row's place in its partition is no part of it::
+
+    <write>.<batch>.<hash>[.<number>]               ids of a batch: a row has its id in whichever partition it is
+    <write>.<batch>.<partition>.<hash>[.<number>]   ids of a partition
+
+The hash is that of subject, header lines and payload, and of the message that the row was read from, where the row
+says so. Equal rows of a task have numbers; equal rows of several tasks share ids of a batch (`sink.equal_rows`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,11 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.protocol.hashing import STABLE, Hashes, HashSet, subject_hashes
-from spark_jetstream.protocol.wire import binaries, binary
-from spark_jetstream.sink.rows import NOTHING, Rows, piece
+from spark_jetstream.protocol.wire import as_vector, binaries, binary
+from spark_jetstream.sink.rows import NOTHING, Rows, flags, piece
 
-_DIGEST = 12  # bytes: two different rows among 10**9 share one with a probability of 10**-11
-_ID = re.compile(rb"([0-9a-f]{%d})(?:\.(\d+))?" % (2 * _DIGEST))  # what follows the prefix; others are dead letters'
+DIGEST = 12
+"""Bytes of a hash: two different rows among 10**9 share one with a probability of 10**-11."""
+
+COPIES = -1
+"""In place of a partition: the rows that the driver stores itself (`sink.equal_rows`)."""
+
+DEAD = b"dead."
+"""What comes before the hash in the id of a dead letter whose row never had an id."""
 
 
 @dataclass(frozen=True)
@@ -28,74 +39,134 @@ class WriteTask:
     """The write that the rows belong to: the same for every attempt of a task, and different for every other task.
 
     `write` is the id of the query or of the batch write, `batch` the number of the micro-batch (0 for a batch write).
-    The ledger remembers the task for `expires` seconds, None for good.
+    `run` names the job that writes the batch: a batch that is written again after a restart has another one, and maybe
+    its rows in other partitions. The ledger remembers the task for `expires` seconds, None for good.
     """
 
     write: str
     batch: int
     partition: int
     expires: float | None = None
+    run: str = ""
 
     @property
     def prefix(self) -> str:
-        """The beginning of its message ids."""
-        return f"{self.write}.{self.batch}.{self.partition}"
+        """The beginning of the message ids of its batch."""
+        return f"{self.write}.{self.batch}."
+
+    @property
+    def place(self) -> str:
+        """Its part of the batch, as keys of the ledger name it."""
+        return "copies" if self.partition == COPIES else str(self.partition)
+
+    @property
+    def where(self) -> str:
+        """The same for error messages."""
+        part = "the equal rows" if self.partition == COPIES else f"partition {self.partition}"
+        return f"{part} of batch {self.batch}"
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What the message ids of a write are made of, beside the write, the batch and the content of a row.
+
+    `origin`: the stream and sequence of the message that the row was read from, where the row has them. `partition`:
+    the row's partition, where it has no origin. `number`: the number of the row among equal ones of its partition.
+    """
+
+    partition: bool = True
+    origin: bool = False
+    number: bool = True
+
+    @classmethod
+    def of(cls, delivery: str, message_ids: str, columns: Collection[str]) -> Scheme | None:
+        """Return the scheme for a write to subjects, by its options and columns; None if its messages have no ids."""
+        if delivery == "at-least-once":
+            return None
+        if message_ids == "content":
+            return cls(partition=False, number=False)
+        origin = {"stream", "sequence"}.issubset(columns)
+        if delivery == "exactly-once":
+            return cls(partition=False, origin=origin)
+        # A row that removes others is not stored again in place of an equal one (`sink.equal_rows`).
+        rolling = not {"rollup", "schedule"}.isdisjoint(columns)
+        return cls(origin=origin and not rolling)
+
+    @property
+    def shared(self) -> bool:
+        """Whether equal rows of two tasks have one id, and both are to be stored."""
+        return self.number and (self.origin or not self.partition)
 
 
 class MessageIds:
     """Makes the message ids for the rows of one task, portion by portion, in the order of the task.
 
-    `prefix` is the write and the partition. The object keeps 16 to 32 bytes for each row that `ids` has got.
+    With `dead` they are ids of dead letters. The object keeps 16 to 32 bytes for each row that `ids` has got.
 
     `content` tells the rows so far from other rows, in whatever order they came: the sum of a hash of each (of its own
-    `msg_id`, or else of subject, headers and payload), modulo 2**64. `own` is the same of `msg_id` and subject of the
-    rows with a `msg_id`, 0 if there are none: ids belong to streams, so the same one at another subject is another row.
+    `msg_id`, or else of subject, headers, payload and origin), modulo 2**64. `own` is the same of `msg_id` and subject
+    of the rows with a `msg_id`, 0 if there are none: ids belong to streams, so the same one at another subject is
+    another row. `partitioned` says whether an id has the partition in it.
     """
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix.encode() + b"."
-        self.content = self.own = 0
+    def __init__(self, task: WriteTask, scheme: Scheme = Scheme(), *, dead: bool = False) -> None:
+        kind = DEAD if dead else b""
+        self._of_batch = task.prefix.encode() + kind
+        self._of_partition = f"{task.prefix}{task.partition}.".encode() + kind
+        self._scheme = scheme
+        self.content = 0
+        self.own = 0
+        self.partitioned = False
         self._seen = HashSet()
         self._repeats: dict[bytes, int] = {}
 
+    @property
+    def prefix(self) -> bytes:
+        """The beginning of the ids of rows without an origin."""
+        return self._of_partition if self._scheme.partition else self._of_batch
+
     def ids(self, rows: Rows) -> pa.BinaryArray:
         """Return the ids of rows, without nulls. A row's own `msg_id` stays as it is."""
-        made = self._made(self.add(rows))
-        if rows.msg_id is None:
-            return made
-        return pc.replace_with_mask(rows.msg_id, pc.is_null(rows.msg_id), made) if len(made) else rows.msg_id
+        nameless = _nameless(rows)
+        made = self._made(self._add(rows, nameless), self._prefixes(nameless))
+        if rows.msg_id is None or len(nameless) == 0:
+            return made if rows.msg_id is None else rows.msg_id
+        return pc.replace_with_mask(rows.msg_id, pc.is_null(rows.msg_id), made)
 
-    def add(self, rows: Rows) -> bytes:
-        """Add rows to `content`. Return the digests of those without a `msg_id`, one after the other."""
+    def add(self, rows: Rows) -> None:
+        """Add rows to `content` and `own`, without making ids for them."""
+        self._add(rows, _nameless(rows))
+
+    def _add(self, rows: Rows, nameless: Rows) -> bytes:
+        """Add rows to `content` and `own`. Return the digests of `nameless`, those of them without a `msg_id`."""
+        digests = _digests(_contents(nameless, origin=self._scheme.origin))
+        hashes = int(_keys(digests).sum())
         # Rows with ids of their own do not count among equal ones: they may come in another order the next time.
-        subject, hashes = rows.subject, np.zeros(0, np.uint64)
-        tails = pc.binary_join_element_wise(rows.lines, piece(b"\r\n"), rows.data, NOTHING)
         if rows.msg_id is not None:
-            missing = pc.is_null(rows.msg_id)
-            subject, tails = subject.filter(missing), tails.filter(missing)
-            hashes = subject_hashes(rows.msg_id.drop_null(), STABLE)
+            hashes += int(subject_hashes(rows.msg_id.drop_null(), STABLE).sum())
             own = pc.binary_join_element_wise(rows.msg_id, rows.subject, piece(b"\r\n")).drop_null()
             self.own = (self.own + int(subject_hashes(own, STABLE).sum())) % 2**64
-        digests = _digests(subject, tails)
-        self.content = (self.content + int(hashes.sum()) + int(_keys(digests).sum())) % 2**64
+        self.content = (self.content + hashes) % 2**64
         return digests
 
-    def strangers(self, ids: Iterable[bytes]) -> int:
-        """Return how many of these ids were made for a row of the task, and for none that `ids` has got."""
-        texts = (name.removeprefix(self.prefix) for name in ids if name.startswith(self.prefix))
-        own = [match for match in map(_ID.fullmatch, texts) if match]
-        known = self._seen.has(_keys(bytes.fromhex(b"".join(match[1] for match in own).decode())))
-        repeated = (int(match[2] or 0) <= self._repeats.get(bytes.fromhex(match[1].decode()), 0) for match in own)
-        return len(own) - sum(map(all, zip(known.tolist(), repeated, strict=True)))
+    def _prefixes(self, rows: Rows) -> pa.BinaryArray | pa.BinaryScalar:
+        """Return what the id of each row begins with."""
+        if not self._scheme.partition or not len(rows):
+            return piece(self._of_batch)
+        if not self._scheme.origin or rows.origin is None:
+            self.partitioned = True
+            return piece(self._of_partition)
+        known = rows.origin.is_valid()
+        if not flags(known).all():
+            self.partitioned = True
+        return pc.if_else(known, piece(self._of_batch), piece(self._of_partition))
 
-    def _made(self, digests: bytes) -> pa.BinaryArray:
-        count = len(digests) // _DIGEST
+    def _made(self, digests: bytes, prefixes: pa.BinaryArray | pa.BinaryScalar) -> pa.BinaryArray:
+        count = len(digests) // DIGEST
         text = digests.hex().encode()
-        width = 2 * _DIGEST
-        offsets = np.arange(0, len(text) + 1, width, dtype=np.int32)
-        return pc.binary_join_element_wise(
-            piece(self.prefix), binary(count, offsets, text), self._ordinals(digests), NOTHING
-        )
+        offsets = np.arange(0, len(text) + 1, 2 * DIGEST, dtype=np.int32)
+        ordinals = self._ordinals(digests) if self._scheme.number else NOTHING
+        return pc.binary_join_element_wise(prefixes, binary(count, offsets, text), ordinals, NOTHING)
 
     def _ordinals(self, digests: bytes) -> pa.BinaryArray | pa.BinaryScalar:
         """What follows the hash: nothing for the first row with it, `.1` for the second, and so on.
@@ -117,23 +188,41 @@ class MessageIds:
             return NOTHING
         suffixes = [b""] * count
         for index in np.flatnonzero(again).tolist():
-            digest = digests[index * _DIGEST : (index + 1) * _DIGEST]
+            digest = digests[index * DIGEST : (index + 1) * DIGEST]
             number = self._repeats[digest] = self._repeats.get(digest, 0) + 1
             suffixes[index] = b".%d" % number
         return binaries(suffixes)
 
 
+def _nameless(rows: Rows) -> Rows:
+    """Return the rows without a `msg_id`."""
+    if rows.msg_id is None:
+        return rows
+    return rows.take(np.flatnonzero(as_vector(pc.is_null(rows.msg_id))))
+
+
 def _keys(digests: bytes) -> Hashes:
     """Return the first 64 bits of each digest."""
-    keys: Hashes = np.ndarray((len(digests) // _DIGEST,), "<u8", digests, 0, (_DIGEST,))
+    keys: Hashes = np.ndarray((len(digests) // DIGEST,), "<u8", digests, 0, (DIGEST,))
     return keys
 
 
-def _digests(subject: pa.BinaryArray, tails: pa.BinaryArray) -> bytes:
-    # A subject has no blank, and an empty line ends the header lines after it: different rows give different texts.
-    content = pc.binary_join_element_wise(subject, tails, piece(b" "))
-    _, offset_buffer, data = content.buffers()
-    bounds = np.frombuffer(offset_buffer, np.int32, len(subject) + 1).tolist()
+def _contents(rows: Rows, *, origin: bool) -> pa.BinaryArray:
+    """Return the bytes that tell each row from others: different rows give different bytes.
+
+    A subject has no blank, and an empty line ends the header lines after it. An origin begins with a zero byte, which
+    no subject has.
+    """
+    parts = [rows.subject, piece(b" "), rows.lines, piece(b"\r\n"), rows.data]
+    if origin and rows.origin is not None:
+        before = pc.binary_join_element_wise(piece(b"\0"), rows.origin, piece(b"\r\n"), NOTHING)
+        parts.insert(0, pc.fill_null(before, NOTHING))
+    return pc.binary_join_element_wise(*parts, NOTHING)
+
+
+def _digests(contents: pa.BinaryArray) -> bytes:
+    _, offset_buffer, data = contents.buffers()
+    bounds = np.frombuffer(offset_buffer, np.int32, len(contents) + 1).tolist()
     view = memoryview(data) if data is not None else memoryview(b"")
     blake = hashlib.blake2b
-    return b"".join([blake(view[begin:end], digest_size=_DIGEST).digest() for begin, end in pairwise(bounds)])
+    return b"".join([blake(view[begin:end], digest_size=DIGEST).digest() for begin, end in pairwise(bounds)])

@@ -168,6 +168,9 @@ class Rows:
 
     `left_out` maps the names of `SERVER_HEADERS` that column headers held to the first row of each, in the order of
     the rows. With `ends` they are groups: group i, which ends before row `ends[i]`, is stored whole or not at all.
+
+    `origin` names the message that each row was read from, by stream and sequence, with nulls where a row does not say;
+    None if the columns are not there.
     """
 
     number: IntArray
@@ -178,6 +181,7 @@ class Rows:
     faults: dict[int, str] = field(default_factory=dict)
     left_out: dict[bytes, int] = field(default_factory=dict)
     ends: IntArray | None = None
+    origin: pa.BinaryArray | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -189,7 +193,8 @@ class Rows:
         msg_id = None if self.msg_id is None else self.msg_id.take(pick)
         kept = {int(old): new for new, old in enumerate(indices)} if self.faults else {}
         faults = {kept[index]: reason for index, reason in self.faults.items() if index in kept}
-        return Rows(self.number[indices], subject, data, lines, msg_id, faults)
+        origin = None if self.origin is None else self.origin.take(pick)
+        return Rows(self.number[indices], subject, data, lines, msg_id, faults, origin=origin)
 
 
 @dataclass(frozen=True)
@@ -260,7 +265,15 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     data = pc.fill_null(data, NOTHING)
-    return Rows(numbers, pc.fill_null(subject, NOTHING), data, lines, msg_id, faults, left_out)
+    subject = pc.fill_null(subject, NOTHING)
+    return Rows(numbers, subject, data, lines, msg_id, faults, left_out, origin=_origins(given))
+
+
+def _origins(given: Mapping[str, pa.Array]) -> pa.BinaryArray | None:
+    """Return the message that each row was read from, as columns stream and sequence of the source name it."""
+    if "stream" not in given or "sequence" not in given:
+        return None
+    return pc.binary_join_element_wise(as_bytes(given["stream"]), decimal(given["sequence"]), piece(b" "))
 
 
 def header_lines(headers: pa.Array, faults: dict[int, str]) -> tuple[pa.BinaryArray, dict[bytes, int]]:

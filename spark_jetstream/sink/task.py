@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,11 @@ from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM
 from spark_jetstream.protocol.wire import as_arrow, as_vector, binaries
+from spark_jetstream.sink.claims import Claims
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.groups import group_names, sorted_out, whole_groups
 from spark_jetstream.sink.ledger import Ledger
-from spark_jetstream.sink.message_ids import MessageIds, WriteTask
+from spark_jetstream.sink.message_ids import MessageIds, Scheme, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rollups import Rollups, ids_of_copies
@@ -51,24 +52,30 @@ def write_task(
     what option delivery promises, and `JetStreamError` for another error that no retry can mend.
     """
     begun = time.monotonic()
-    ledger = None
-    if options.delivery == "exactly-once":
-        ledger = Ledger(connect, options, task)
-        finished = ledger.open(own_ids="msg_id" in columns.names, scheduled="schedule" in columns.names)
-        if finished is not None:
-            ids, count = MessageIds(task.prefix), 0
-            for part in chain.from_iterable(portions(batch, columns, _PORTION_ROWS) for batch in batches):
-                ids.add(rows_of(part, columns, 1))
-                count += part.num_rows
-            ledger.compare(finished, count, ids)
-            return finished
+    scheme = Scheme.of(options.delivery, options.message_ids, columns.names)
     target = Target(options.stream, options.connection.domain)
-    writer = TaskWriter(connect, options, columns, task, target, ledger)
-    report = writer.run(batches, begun)
-    if ledger is not None:
-        assert writer.message_ids is not None
-        ledger.finish(report, writer.message_ids)
+    if options.delivery != "exactly-once":
+        return TaskWriter(connect, options, columns, task, target, scheme).run(batches, begun)
+    assert scheme is not None
+    ledger = Ledger(connect, options, task)
+    finished = ledger.open(own_ids="msg_id" in columns.names, scheduled="schedule" in columns.names)
+    if finished is not None:
+        return _compared(batches, columns, ledger, finished, MessageIds(task, scheme))
+    report = TaskWriter(connect, options, columns, task, target, scheme, ledger).run(batches, begun)
+    ledger.finish(report)
     return report
+
+
+def _compared(
+    batches: Iterable[pa.RecordBatch], columns: SinkColumns, ledger: Ledger, finished: TaskReport, ids: MessageIds
+) -> TaskReport:
+    """Return the report of a task whose rows are stored already, if these are its rows."""
+    count = 0
+    for batch in batches:
+        for part in portions(batch, columns, _PORTION_ROWS):
+            ids.add(rows_of(part, columns, 1))
+            count += part.num_rows
+    return ledger.compare(finished, count, ids)
 
 
 def _has_twins(ids: list[bytes | None]) -> bool:
@@ -79,7 +86,8 @@ def _has_twins(ids: list[bytes | None]) -> bool:
 class TaskWriter:
     """Writes the rows of one task to their subjects, thousands at a time, in no particular order.
 
-    `ledger` is the task's entry, with delivery exactly-once. A subclass for another kind of target may replace `read`,
+    `scheme` says what message ids consist of, None if there are none. `ledger` is the task's entry, with delivery
+    exactly-once. A subclass for another kind of target may replace `read`,
     `send`, `refused` and `finish`. Nine of the eighteen attributes are set once; the others are one account, of rows
     that end as stored, stored before, or dead letters, and of those that wait for their group.
     """
@@ -91,20 +99,25 @@ class TaskWriter:
         columns: Columns,
         task: WriteTask,
         target: Target,
+        scheme: Scheme | None,
         ledger: Ledger | None = None,
     ) -> None:
-        has_ids = options.delivery != "at-least-once"
         self.publisher = Publisher(connect, options, target, f"partition {task.partition}", ledger)
-        self.message_ids = MessageIds(task.prefix) if has_ids else None
-        self._dead_letter_ids = MessageIds(f"{task.prefix}.dead") if has_ids else None
+        self.message_ids = None if scheme is None else MessageIds(task, scheme)
+        self._dead_letter_ids = None if scheme is None else MessageIds(task, scheme, dead=True)
+        has_claims = ledger is not None or (scheme is not None and scheme.shared)
+        self._claims = Claims() if has_claims else None
+        self.publisher.totals.claims = self._claims
+        if self._claims is not None and ledger is not None:
+            self._claims.renaming = ledger.renaming
         self._options = options
         self._columns = columns
         self._task = task
         self._target = target
         self._ledger = ledger
         self._count = 0  # rows that were read
-        self._skipped = Totals()  # rows that an earlier attempt has stored: the ledger says so
-        self._dead = Totals()  # dead letters
+        self._skipped = Totals(claims=self._claims)  # rows that an earlier attempt has stored: the ledger says so
+        self._dead = Totals(claims=self._claims)  # dead letters
         self._resent = Totals()  # second copies of rows that are counted already: only their sequences are reported
         rolling = not {"schedule", "rollup"}.isdisjoint(columns.names)
         self._rollups = Rollups(alone=ledger is not None) if rolling else None
@@ -145,6 +158,10 @@ class TaskWriter:
             content=None if self.message_ids is None else self.message_ids.content,
             own=0 if self.message_ids is None else self.message_ids.own,
             groups=frozenset(self._groups),
+            claims={} if self._claims is None else self._claims.packed(),
+            subjects={} if self._claims is None else self._claims.subjects,
+            resumed=self._ledger is not None and self._ledger.resumed,
+            partitioned=self.message_ids is not None and self.message_ids.partitioned,
         )
 
     # What depends on the kind of target
@@ -171,7 +188,9 @@ class TaskWriter:
         if self._rollups is not None:
             self._send_in_turn(self._rollups, self._rollups.named(rows, ids), ids)
         elif len(rows):
-            self.publisher.publish(rows, ids, self._target.stream, self.publisher.totals, shared=True)
+            # Of rows that share a reply subject nobody knows which ones a stream had stored before.
+            shared = self._claims is None or not self._claims.renaming
+            self.publisher.publish(rows, ids, self._target.stream, self.publisher.totals, shared=shared)
             self.dispose()
 
     def _send_in_turn(self, rollups: Rollups, rows: Rows, ids: pa.BinaryArray | None) -> None:
@@ -189,7 +208,7 @@ class TaskWriter:
     def _send_groups(self, rows: Rows) -> None:
         """Send the rows of whole groups."""
         rows = rows if self.message_ids is None else replace(rows, msg_id=self.message_ids.ids(rows))
-        skipped = Totals()
+        skipped = Totals(claims=self._claims)
         missing, _ = self._without_stored(rows, rows.msg_id, self._target.stream, skipped)
         refused, left = sorted_out(rows, missing.number)
         done = len(rows) - len(refused) - len(left)
@@ -306,15 +325,15 @@ class TaskWriter:
             self.dispose([RefusedRow(rows, at, ids[at].as_py(), Target().no_stream, NO_STREAM) for at in refused])
             kept = np.flatnonzero(captured)
             rows, ids = rows.take(kept), ids.take(as_arrow(kept))
-        if not ledger.stored:
+        places = ledger.find(ids, rows.subject, stream)
+        if not places:
             return rows, ids
-        named = zip(ids.to_pylist(), rows.subject.to_pylist(), strict=True)
-        places = [ledger.place(ledger.stored, message_id, subject, stream) for message_id, subject in named]
-        for place in places:
-            if place is not None:
-                skipped.note_duplicate(*place)
-        missing = np.array([index for index, place in enumerate(places) if place is None], np.int64)
-        return rows.take(missing), ids.take(as_arrow(missing))
+        missing = np.ones(len(rows), np.bool_)
+        for name, (indices, sequences) in places.items():
+            skipped.note_duplicates(name, sequences, rows.subject.take(as_arrow(indices)))
+            missing[indices] = False
+        kept = np.flatnonzero(missing)
+        return rows.take(kept), ids.take(as_arrow(kept))
 
 
 def portions(batch: pa.RecordBatch, columns: Columns, most: int) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks
+from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.encode import Encoded, encode
 from spark_jetstream.sink.groups import of_group
 from spark_jetstream.sink.report import Totals
@@ -73,6 +74,7 @@ class SharedReplies:
         self.duplicates = 0  # good answers to rows that the stream had stored before
         self.refused = 0  # answers that a row is not stored; `InFlight` counts them
         self._fresh: dict[tuple[str, str], list[IntArray]] = {}  # sequences of the new messages by stream and domain
+        self._known: list[IntArray] = []  # sequences of messages that the stream had stored before
 
     def take(self, stored: StoredAcks, mine: Mask) -> tuple[int, int]:
         """Take the marked answers; return how many they are, and how many of them are duplicates."""
@@ -82,7 +84,12 @@ class SharedReplies:
         self.duplicates += duplicates
         new = mine & ~known & (stored.sequences > self._after.get(stored.stream, 0))
         self._fresh.setdefault((stored.stream, stored.domain), []).append(stored.sequences[new])
+        self._known.append(stored.sequences[known])
         return count, duplicates
+
+    def claimed(self) -> IntArray:
+        """Return the messages that the rows are, if the answers prove that all are stored."""
+        return np.concatenate([*self._fresh.get(self.place, ()), *self._known])
 
     @property
     def proof(self) -> bool:
@@ -174,11 +181,20 @@ class InFlight:
         self.due = {index: due for index, due in self.due.items() if self.waiting[index]}
         self.sequences[at] = sequences
         self.known[twice] = True
+        self._claim_known(stored.stream, twice)
         before, self.unanswered = self.unanswered, int(self.portion.sizes[self.waiting].sum())
         self.portion.counted.stored += before - self.unanswered
         self.portion.counted.duplicates += len(np.unique(twice))
         first = int((sequences - self.portion.sizes[at]).min()) + 1
         self.portion.counted.note(stored.stream, first, int(sequences.max()))
+        # A row may have two answers, of which the first one counts.
+        answered, where = np.unique(at, return_index=True)
+        self.portion.counted.claim(stored.stream, _ending_at(sequences[where], self.portion.sizes[answered]))
+
+    def _claim_known(self, stream: str, at: IntArray) -> None:
+        if self.portion.rows.ends is None:
+            subjects = self.portion.rows.subject.take(as_arrow(at))
+            self.portion.counted.claim_known(stream, self.sequences[at], subjects)
 
     def _own_sequences(self) -> IntArray:
         """Messages of the first try, whose answers named no row: they are no duplicates of an earlier attempt."""
@@ -207,11 +223,20 @@ class InFlight:
             self.portion.counted.duplicates -= 1
         else:
             self.known[index] = True
+        self._claim_known(stream, np.array([index]))
 
     def refuse(self, index: int, why: str, err_code: int = 0) -> list[RefusedRow]:
         """Settle a row or a group, and return its rows with the reason why they can never be stored."""
         self.settle(index)
         return self.portion.members(index, why, err_code)
+
+
+def _ending_at(last: IntArray, sizes: IntArray) -> IntArray:
+    """Return the sequences of groups of messages that follow each other, given the last one and the size of each."""
+    if (sizes == 1).all():
+        return last
+    before = np.repeat(last - np.cumsum(sizes), sizes)
+    return before + np.arange(1, int(sizes.sum()) + 1)
 
 
 class Window:
@@ -323,6 +348,7 @@ class Window:
             if not flight.frames.shared or flight.replies is None or flight.unanswered > 0:
                 continue
             if flight.replies.proof:
+                flight.portion.counted.claim(flight.replies.place[0], flight.replies.claimed())
                 self.portions.remove(flight)
                 self._free.append(flight.frames.first)
             else:

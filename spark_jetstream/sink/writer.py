@@ -7,7 +7,6 @@ import itertools
 import logging
 import sys
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,17 +19,19 @@ from pyspark.sql.types import StructType
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
-from spark_jetstream.errors import DeliveryError, JetStreamError, OptionError
+from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import TYPES
+from spark_jetstream.sink.batch_commit import BatchCommit
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
-from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED, note_batch
+from spark_jetstream.sink.layout import ADVICE, depends_on_layout, is_adaptive
+from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
-from spark_jetstream.sink.rows import SinkColumns, shown_bytes
+from spark_jetstream.sink.rows import SinkColumns
 from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.spark_process import ease_next_tasks, find_file, first_time
 
@@ -52,11 +53,15 @@ _BYTES = 4 * 1024 * 1024
 
 @dataclass
 class Committed(WriterCommitMessage):
-    """The message of a finished task to the driver: its `TaskReport`, and the write (and its run) it belongs to."""
+    """The message of a finished task to the driver: its `TaskReport`, the task, and the run of its query.
+
+    `adaptive`: Spark may give the rows other partitions when it runs the job again (adaptive query execution).
+    """
 
     report: TaskReport
-    write: str
+    task: WriteTask
     run: str
+    adaptive: bool
 
 
 class _Sink:
@@ -85,6 +90,8 @@ class _Sink:
         self.fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         # Spark builds the writer of a batch write once, on the driver: its tasks and their retries share the name.
         self.write_name = self.options.write_id or uuid.uuid4().hex[:16]
+        # Spark also builds the writer that goes to the tasks of a micro-batch once: they share the name of its run.
+        self.run = uuid.uuid4().hex[:16]
         # Spark sends the function that stores rows to the executors, with the results of the checks.
         self.store = self._store(prepare)
 
@@ -107,19 +114,16 @@ class _Sink:
     def _connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience, find_file=find_file)
 
-    def _task(self) -> tuple[WriteTask, str]:
+    def _task(self, context: TaskContext) -> tuple[WriteTask, str]:
         """Return the identity of a task, and that of the run of its query."""
-        context = TaskContext.get()
-        if context is None:
-            raise JetStreamError("rows are written by Spark's tasks, and there is none here")
         if not self.streaming:
-            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), self._kept), ""
+            return WriteTask(f"w-{self.write_name}", 0, context.partitionId(), self._kept, self.run), ""
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise JetStreamError("Spark does not say which query and batch the rows belong to")
         run = context.getLocalProperty("spark.jobGroup.id") or query  # the job group is named by the run's id
-        return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId()), run
+        return WriteTask(query.replace("-", "")[:16], int(batch), context.partitionId(), run=self.run), run
 
     @property
     def _kept(self) -> float | None:
@@ -128,47 +132,83 @@ class _Sink:
 
     def write(self, iterator: Iterator[Any]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
-        task, run = self._task()
+        context = TaskContext.get()
+        if context is None:
+            raise JetStreamError("rows are written by Spark's tasks, and there is none here")
+        task, run = self._task(context)
         if not self.arrow:
             iterator = record_batches(iterator, self.fields, _ROWS if self.options.object_bucket is None else 1)
         report = self.store(iterator, self._connect, self.options, task=task)
         # Spark makes an array of the result, for which pyarrow imports pandas: now, so `ease_next_tasks` covers it.
         pa.array([b""])
         ease_next_tasks()
-        return Committed(report, task.write, run)
+        return Committed(report, task, run, is_adaptive(context.getLocalProperty))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Log what is stored: every row was stored when its task ended. Only a streaming query has a `batchId`.
+        """End the batch: every row of a task was stored when the task ended. Only a streaming query has a `batchId`.
 
-        With delivery exactly-once the ledger notes first how many tasks there were, if the batch can be run again.
+        Equal rows of several tasks may lack copies, which are stored now. With delivery exactly-once the ledger notes
+        that the batch is done, if it can be run again.
         """
         tasks = [message for message in messages if isinstance(message, Committed)]
-        if tasks and self.options.delivery == "exactly-once" and (self.streaming or self.options.write_id):
-            note_batch(self._connect, self.options, WriteTask(tasks[0].write, batchId, 0, self._kept), len(tasks))
-        report = BatchReport(task.report for task in tasks)
+        copies = self._finish(tasks)
+        report = BatchReport((task.report for task in tasks), copies)
         _driver_log().info("jetstream sink, %s: %s", self._name(tasks, batchId), report)
-        groups = Counter(name for task in tasks for name in task.report.groups)
-        for group in [shown_bytes(name) for name, count in groups.items() if count > 1]:
-            raise DeliveryError(f"partitions have stored group {group} in parts: write df.repartition('atomic_group')")
-        if report.lost_ttl and (not self.streaming or first_time(f"ttl of run {tasks[0].run}")):
+        self._warn(tasks)
+        subjects = self.options.bucket is None and self.options.object_bucket is None
+        if tasks and self.streaming and subjects:
+            check_interval(self._connect, self.options, tasks[0].task.write, batchId, report.streams)
+
+    def _finish(self, tasks: Sequence[Committed]) -> int:
+        """Store what tasks have left to the driver. Return how many rows that were."""
+        to_bucket = self.options.bucket is not None or self.options.object_bucket is not None
+        if to_bucket or not tasks:
+            return 0
+        names = [name for name, _ in self.fields]
+        commit = BatchCommit(self._connect, self.options, tasks[0].task, names, self._repeatable)
+        return commit.finish([task.report for task in tasks])
+
+    def _warn(self, tasks: Sequence[Committed]) -> None:
+        """Log once for each run of a query, or for a batch write, what its tasks have noticed."""
+        run = tasks[0].run if tasks else ""
+        if any(task.report.lost_ttl for task in tasks) and (not self.streaming or first_time(f"ttl of run {run}")):
             _driver_log().warning(
                 "rows are stored without the Nats-TTL of their column headers, so they do not expire: put it into "
                 "column ttl, or remove it (serverHeaders=drop does so without this warning)"
             )
-        subjects = self.options.bucket is None and self.options.object_bucket is None
-        if tasks and self.streaming and subjects:
-            check_interval(self._connect, self.options, tasks[0].write, batchId, report.streams)
+        if tasks:
+            self._warn_of_layout(tasks)
+
+    def _warn_of_layout(self, tasks: Sequence[Committed]) -> None:
+        """Log once for a run of a query, or for batch writes to a target, that another layout stores rows twice."""
+        if not self._repeatable:
+            return
+        if tasks:
+            in_danger = any(task.adaptive and task.report.partitioned for task in tasks)
+        else:
+            # Without a task that has ended nobody knows whether Spark is adaptive.
+            in_danger = depends_on_layout(self.options, [name for name, _ in self.fields])
+        # Each write of a query with foreachBatch has a writeId of its own.
+        whose = tasks[0].run if tasks and self.streaming else f"{self.options.stream} {self.options.subject}"
+        if in_danger and first_time(f"layout of {whose}"):
+            _driver_log().warning("%s", ADVICE)
+
+    @property
+    def _repeatable(self) -> bool:
+        """Whether the batch may be written again by a later run."""
+        return self.streaming or self.options.write_id is not None
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """Log that a task failed. What the others have stored stays; Spark will write a micro-batch again."""
         tasks = [message for message in messages if isinstance(message, Committed)]
         what, report = self._name(tasks, batchId), BatchReport(task.report for task in tasks)
         _driver_log().warning("jetstream sink, %s failed; tasks that ended before it did have stored: %s", what, report)
+        self._warn_of_layout(tasks)
 
     def _name(self, tasks: Sequence[Committed], batch: int) -> str:
         if not self.streaming:
             return f"write {self.write_name}"
-        return f"batch {batch} of query {tasks[0].write if tasks else '?'}"
+        return f"batch {batch} of query {tasks[0].task.write if tasks else '?'}"
 
 
 class JetStreamBatchWriter(_Sink, BatchWriter):

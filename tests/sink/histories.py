@@ -7,7 +7,7 @@ error. Nothing here asks a server.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
@@ -16,6 +16,8 @@ HOUR, SHORT = 3600 * 10**9, 2 * 10**9  # duplicate windows, in nanoseconds
 MOST, MAX_PAYLOAD = 2000, 1024 * 1024  # max_msg_size of a stream that has one; the server's limit
 LEVELS = ["at-least-once", "deduplicated", "exactly-once", "exactly-once"]
 LAST_WINS = ("roll-ups", "bucket")
+ORIGINS = ("plain", "small", "own ids", "counters", "groups")  # kinds whose rows may name a message of a source
+DISTINCT = ("plain", "small", "own ids")  # kinds whose rows may be told apart by their content alone
 ROLLUP = "Nats-Rollup: sub"
 
 
@@ -130,10 +132,12 @@ class Fault(NamedTuple):
 class Run(NamedTuple):
     """One time that Spark runs a batch, or the first `tasks` tasks of it; each task succeeds in the end.
 
-    `attempts` are the faults of the first attempts of each task. The tasks run side by side with `together`, and second
-    attempts of those in `twins` beside the others. `commit` are the faults of the driver's commit.
+    `parts` are the rows of each partition, which an earlier run may have divided in another way. `attempts` are the
+    faults of the first attempts of each task. The tasks run side by side with `together`, and second attempts of those
+    in `twins` beside the others. `commit` are the faults of the driver's commit.
     """
 
+    parts: list[list[Row]]
     attempts: list[list[list[Fault]]]
     tasks: int
     together: bool
@@ -190,14 +194,22 @@ class Plan:
     def query(self) -> str:
         return f"{self.seed:08d}-2222-3333-4444-555555555555"
 
+    @property
+    def free(self) -> bool:
+        """Whether a row has its message id in whichever partition it is."""
+        delivery = self.options["delivery"]
+        if delivery == "exactly-once" or self.options.get("messageIds") == "content":
+            return True
+        return delivery == "deduplicated" and "sequence" in self.columns
+
     def prefix(self, batch: int, partition: int) -> str:
         """What the message ids of a task begin with; that of a batch write without `writeId` has a name for itself."""
         write = f"{self.seed:08d}22223333" if self.streaming else f"w-{self.options.get('writeId', 'once')}"
-        return f"{write}.{batch}.{partition}"
+        return f"{write}.{batch}" if self.free else f"{write}.{batch}.{partition}"
 
-    def contents(self, batch: int, partition: int) -> Iterator[Content]:
+    def contents(self, batch: int, partition: int, rows: Sequence[Row]) -> Iterator[Content]:
         """The messages that the rows of a task become, in their order. A row that fails the task becomes none."""
-        for row in self.batches[batch][partition]:
+        for row in rows:
             if row.why is None:
                 yield self._message(row.values, self.prefix(batch, partition))
             elif "deadLetterSubject" in self.options:
@@ -283,15 +295,33 @@ def planned(seed: int) -> Plan:
     if not plan.streaming and level != "at-least-once" and r.random() < 0.8:
         options["writeId"] = f"write-{seed}"
     plan.columns = ("data", "subject", *KINDS[kind].columns)
+    if kind in ORIGINS and level != "at-least-once" and r.random() < 0.3:
+        plan.columns += ("stream", "sequence")
+    if kind in DISTINCT and level != "at-least-once" and r.random() < 0.2:
+        options["messageIds"] = "content"
     _Rows(r, plan).fill()
-    for tasks in map(len, plan.batches):
+    for parts in plan.batches:
         before, after = (r.choice([0, 0, 1, 2]), r.choice([0, 1])) if plan.repeatable else (0, 0)
-        plan.runs.append([_run(r, plan, tasks, whole=at >= before) for at in range(before + 1 + after)])
+        plan.runs.append([_run(r, plan, parts, whole=at >= before) for at in range(before + 1 + after)])
     return plan
 
 
-def _run(r: Random, plan: Plan, partitions: int, *, whole: bool) -> Run:
-    tasks = partitions if whole else r.randint(0, partitions)
+def divided(r: Random, parts: list[list[Row]]) -> list[list[Row]]:
+    """The rows of these partitions in others. Those of a group stay together."""
+    together: dict[str, list[Row]] = {}
+    for number, row in enumerate(row for part in parts for row in part):
+        name = row.values.get("atomic_group") or f"row {number}"
+        together.setdefault(name, []).append(row)
+    new: list[list[Row]] = [[] for _ in range(r.randint(1, 4))]
+    for some in together.values():
+        r.choice(new).extend(some)
+    return new
+
+
+def _run(r: Random, plan: Plan, parts: list[list[Row]], *, whole: bool) -> Run:
+    if plan.free and r.random() < 0.5:
+        parts = divided(r, parts)
+    tasks = len(parts) if whole else r.randint(0, len(parts))
     together = r.random() < 0.4
     twins = [part for part in range(tasks) if together and plan.window == HOUR and plan.kind not in LAST_WINS]
     commit = [] if whole else [Fault(r.randint(0, 6), "die", 0)]
@@ -308,7 +338,7 @@ def _run(r: Random, plan: Plan, partitions: int, *, whole: bool) -> Run:
         return sorted(made + [Fault(fault.step - 3, "deaf", 0) for fault in made if fault.what == "outage"])
 
     attempts = [[some() for _ in range(r.choice([0, 0, 1, 1, 2]))] for _ in range(tasks)]
-    return Run(attempts, tasks, together, r.sample(twins, min(len(twins), r.choice([0, 0, 1]))), commit)
+    return Run(parts, attempts, tasks, together, r.sample(twins, min(len(twins), r.choice([0, 0, 1]))), commit)
 
 
 class _Rows:
@@ -331,9 +361,20 @@ class _Rows:
             self.plan.batches.append([])
             for partition in range(r.randint(1, 3)):
                 rows = [self.row(f"{batch}.{partition}") for _ in range(r.choice([0, 1, most // 4, most, most]))]
-                if rows and self.plan.kind in ("plain", "counters", "groups") and r.random() < 0.5:
-                    rows += r.choices(rows, k=3)  # rows that are equal to others
-                self.plan.batches[-1].append(self.with_effects(rows))
+                self.plan.batches[-1].append(rows)
+            equal = self.plan.kind in ("plain", "counters", "groups") and "messageIds" not in self.plan.options
+            if equal and r.random() < 0.5:
+                self.repeat_some(self.plan.batches[-1])
+            self.plan.batches[-1] = [self.with_effects(rows) for rows in self.plan.batches[-1]]
+
+    def repeat_some(self, parts: list[list[Row]]) -> None:
+        """Add rows that are equal to others of their partition, or of another one; those of a group to their own."""
+        r = self.r
+        for rows in parts:
+            for row in r.choices(rows, k=3) if rows else ():
+                alone = row.values.get("atomic_group") is not None
+                target = rows if alone or r.random() < 0.5 else r.choice(parts)
+                target.append(row)
 
     def row(self, place: str) -> Row:
         """One row, of the plan's kind."""
@@ -341,7 +382,10 @@ class _Rows:
         r, plan, main = self.r, self.plan, self.plan.main.lower()
         size = r.choice(self.sizes)
         values: dict[str, Any] = dict.fromkeys(plan.columns)
-        values |= {"data": f"row {self.count} of {place} ".encode().ljust(size, b".") if size else b""}
+        if "sequence" in values:
+            values |= {"stream": "SOURCE", "sequence": self.count}
+        named = size or "messageIds" in plan.options
+        values |= {"data": f"row {self.count} of {place} ".encode().ljust(size, b".") if named else b""}
         values |= {"subject": f"{main}.{r.choice('abc')}"}
         if "headers" in values and r.random() < 0.5:
             values["headers"] = [("Color", ["red", "blue"]), ("nats-odd", [place]), ("Nats-Msg-Id", ["left out"])]

@@ -25,7 +25,7 @@ from tests.support.sinking import Died, Seen, batches_of, seen_in
 
 _here = threading.local()  # the attempt that runs in this thread
 _ID = re.compile(
-    r"Nats-Msg-Id: (?:(id-[\w-]+)|([\w-]+\.\d+\.\d+)(\.dead)?\.[0-9a-f]{24}(?:\.\d+)?)(?:\.[0-9a-f]{16})?(\.dead)?"
+    r"Nats-Msg-Id: (?:(id-[\w-]+)|([\w-]+\.\d+(?:\.\d+)?)(\.dead)?\.[0-9a-f]{24}(?:\.\d+)?)(?:\.[0-9a-f]{16})?(\.dead)?"
     r"(?:\.after\d+)?"
 )
 _OF_SERVER = ("Nats-Batch-", "Nats-Expected-Stream: ", "Scheduled-Msg-Id: ")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -24,7 +24,7 @@ from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.sink import ledger, publisher
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.testing import NatsServer
-from tests.sink.histories import LAST_WINS, REFUSED, ROLLUP, Content, Fault, Plan, Row, Run, planned
+from tests.sink.histories import LAST_WINS, REFUSED, ROLLUP, SHORT, Content, Fault, Plan, Row, Run, planned
 from tests.sink.history_world import Attempt, Turns, World, count_steps
 from tests.support.calls import writer_of
 from tests.support.proxy import WireProxy
@@ -39,6 +39,14 @@ IN_BUCKET = {"subject": "key", "data": "value"}
 Tasks = Mapping[WireProxy, bytes]  # the writer as Spark sends it to a task, by the wire that it uses
 
 
+class Task(NamedTuple):
+    """A task of one run."""
+
+    batch: int
+    run: int
+    partition: int
+
+
 class History:
     """A plan under way. `log` has all attempts."""
 
@@ -47,10 +55,12 @@ class History:
         self.world = world
         self.log: list[str] = []
         self._random = Random(plan.seed)
-        self._begun: set[tuple[int, int]] = set()  # batch and partition of tasks
-        self._done: set[tuple[int, int]] = set()  # those of them that have said that their rows are stored
-        self._last: set[tuple[int, int]] = set()  # those of which the last attempt has said so
-        self._reports: list[tuple[int, int, TaskReport]] = []
+        self._begun: dict[Task, Sequence[Row]] = {}  # tasks that have begun in any run, with their rows
+        self._done: dict[Task, Sequence[Row]] = {}  # those of them that have said that their rows are stored
+        self._committed: set[int] = set()  # batches of which the driver has said so
+        self._last: dict[Task, Sequence[Row]] = {}  # tasks of which the last attempt has said so
+        self._reports: list[tuple[Task, TaskReport]] = []
+        self._run = 0  # runs so far
 
     def run(self) -> None:
         for number, runs in enumerate(self.plan.runs):
@@ -65,19 +75,22 @@ class History:
 
     def _batch(self, number: int, run: Run) -> bool:
         """Run a batch as far as the plan says. Return false if a row of it can never be stored."""
+        self._run += 1
         writer, tasks = self._writer()
         done = self._lanes(tasks, number, run)
         self.world.calm()
         for part in range(run.tasks):
-            done[part] = done.get(part) or self._attempt(tasks, number, part)
+            done[part] = done.get(part) or self._attempt(tasks, number, part, run.parts[part])
         self._check()
         messages = [pickle.loads(message) if message else None for message in done.values()]
         batch_id = (number,) if self.plan.streaming else ()
-        if len(messages) < len(self.plan.batches[number]) or None in messages:
+        if len(messages) < len(run.parts) or None in messages:
             writer.abort(messages, *batch_id)
         else:
             with suppress(Died), Attempt(self.plan, number, 0, run.commit, _go_on).running(self.world):
                 writer.commit(messages, *batch_id)
+                self._committed.add(number)
+        self._check()
         return None not in messages
 
     def _writer(self) -> tuple[Any, Tasks]:
@@ -86,7 +99,11 @@ class History:
         names = [IN_BUCKET.get(name, name) if plan.kind == "bucket" else name for name in plan.columns]
         self._schema = pa.schema([(name, KINDS[name][1]) for name in names])
         options = {**QUICK, "requestTimeout": "1s", **plan.options}
-        made = {wire: writer_of(mode, {**options, "servers": wire.url}, self._schema) for wire in self.world.wires}
+        made: dict[WireProxy, Any] = {}
+        for wire in self.world.wires:
+            made[wire] = writer_of(mode, {**options, "servers": wire.url}, self._schema)
+        for writer in made.values():
+            writer.run = f"run-{self._run}"  # Spark makes one writer for all tasks of a run
         return made[self.world.wires[0]], {wire: pickle.dumps(writer) for wire, writer in made.items()}
 
     def _lanes(self, tasks: Tasks, number: int, run: Run) -> dict[int, bytes | None]:
@@ -102,10 +119,10 @@ class History:
             turn()
             try:
                 if twin:
-                    self._attempt(tasks, number, part, [], turn)
+                    self._attempt(tasks, number, part, run.parts[part], [], turn)
                     return
                 for faults in run.attempts[part]:
-                    done[part] = done.get(part) or self._attempt(tasks, number, part, faults, turn)
+                    done[part] = done.get(part) or self._attempt(tasks, number, part, run.parts[part], faults, turn)
             finally:
                 turns.leave(lane)
 
@@ -119,6 +136,7 @@ class History:
         tasks: Tasks,
         number: int,
         part: int,
+        all_rows: Sequence[Row],
         faults: Sequence[Fault] | None = None,
         turn: Callable[[], None] | None = None,
     ) -> bytes | None:
@@ -126,9 +144,12 @@ class History:
 
         Without `faults` nothing happens to it, and it may only fail for a row that can never be stored.
         """
-        self._begun.add((number, part))
-        self._last.discard((number, part))
-        rows = list(self.plan.batches[number][part])
+        task = Task(number, self._run, part)
+        self._begun[task] = all_rows
+        self._last = {
+            known: rows for known, rows in self._last.items() if (known.batch, known.partition) != (number, part)
+        }
+        rows = list(all_rows)
         if self.plan.kind not in LAST_WINS and self._random.random() < 0.3:
             self._random.shuffle(rows)
         refused = [row for row in rows if row.why]
@@ -140,17 +161,18 @@ class History:
         except (Died, JetStreamError) as error:
             self.log.append(f"{what}: {error!r} at step {attempt.steps}")
             if isinstance(error, RowRefused):
-                self._check_count(number, part, error)
+                self._check_count(task, error)
             if faults is None:
                 self._check_refusal(error, rows)
             return None
         self.log.append(f"{what}: stored at step {attempt.steps}")
         report = pickle.loads(message).report
         assert not refused or "deadLetterSubject" in self.plan.options, "a row is neither stored nor refused"
-        assert (report.rows, report.stored, report.dead_letters) == (len(rows), len(rows) - len(refused), len(refused))
-        self._done.add((number, part))
-        self._last.add((number, part))
-        self._reports.append((number, part, report))
+        assert report.rows == len(rows)
+        if number not in self._committed:  # of a batch that is done, nobody looks up what became of its rows
+            assert (report.stored, report.dead_letters) == (len(rows) - len(refused), len(refused))
+            self._reports.append((task, report))
+        self._done[task] = self._last[task] = all_rows
         return message
 
     def _arrow(self, rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
@@ -163,25 +185,54 @@ class History:
         """Run a batch that is committed once more, with other rows or partitions: exactly-once refuses it."""
         if self.plan.options["delivery"] != "exactly-once" or not self.plan.repeatable:
             return
-        parts = [rows[1:] for rows in self.plan.batches[number]]
+        parts = [list(rows) for rows in self.plan.batches[number]]
         new = Row({**dict.fromkeys(self.plan.columns), "data": b"", "subject": "s"})
-        part, rows = self._random.choice([*((part, rows) for part, rows in enumerate(parts)), (len(parts), [new])])
-        if part < len(parts) and not self.plan.batches[number][part]:
+        part = self._random.randrange(len(parts) + 1)
+        if part == len(parts):
+            parts.append([new])
+        elif parts[part]:
+            parts[part].pop(0)
+        else:
             return
-        _, tasks = self._writer()
+        self._run += 1
+        writer, tasks = self._writer()
         refusal = pytest.raises(DeliveryError, match="was written before with other rows")
         with refusal, Attempt(self.plan, number, part, [], _go_on).running(self.world):
-            pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows))
+            messages = [pickle.loads(tasks[self.world.wires[0]]).write(self._arrow(rows)) for rows in parts]
+            writer.commit(messages, *((number,) if self.plan.streaming else ()))
         self._check()
 
     # What must be stored
 
-    def _wanted(self, tasks: set[tuple[int, int]]) -> Counter[Content]:
-        return Counter(one for task in tasks for one in self.plan.contents(*task))
+    def _contents(self, task: Task, rows: Sequence[Row], *, most: bool = False) -> Counter[Content]:
+        found = Counter(self.plan.contents(task.batch, task.partition, rows))
+        # Equal rows are one row, if the ids are those of the content and the stream remembers them.
+        once = "messageIds" in self.plan.options and not (most and self.plan.window == SHORT)
+        return Counter(set(found)) if once else found
+
+    def _wanted(self, tasks: Mapping[Task, Sequence[Row]], *, most: bool) -> Counter[Content]:
+        """Return how often each message is stored at most, or at least, if these tasks have begun, or are done."""
+        by_run: dict[tuple[int, int], Counter[Content]] = {}
+        for task, rows in tasks.items():
+            wanted = by_run.setdefault((task.batch, task.run), Counter())
+            contents = self._contents(task, rows, most=most)
+            # Equal rows of two tasks have one message until the driver has stored the other.
+            shared = self.plan.free and not most and task.batch not in self._committed
+            once = "messageIds" in self.plan.options and not (most and self.plan.window == SHORT)
+            if shared or once:
+                wanted |= contents
+            else:
+                wanted += contents
+        by_batch: dict[int, Counter[Content]] = {}
+        for (batch_number, _), wanted in by_run.items():
+            by_batch.setdefault(batch_number, Counter()).update(wanted - by_batch.get(batch_number, Counter()))
+        return sum(by_batch.values(), Counter())
 
     def _check(self) -> None:
         found = self.world.stored()
-        stored, asked, owed = Counter(one for one, _ in found), self._wanted(self._begun), self._wanted(self._done)
+        stored = Counter(one for one, _ in found)
+        asked = self._wanted(self._begun, most=True)
+        owed = self._wanted(self._done, most=False)
         if self.plan.kind in LAST_WINS:
             self._check_last([one for one, _ in found])
             owed = Counter(one for one in owed if one.stream == self.plan.dead)
@@ -197,18 +248,19 @@ class History:
         assert not stored - most, f"stored too often: {_shown(stored - most)}"
         assert not owed - stored, f"not stored: {_shown(owed - stored)}"
         if self.plan.counted:
-            for number, part, report in self._reports:
-                mine = {one for one in self.plan.contents(number, part) if one.stream != self.plan.dead}
+            for task, report in self._reports:
+                contents = self._contents(task, self._begun[task])
+                mine = {one for one in contents if one.stream != self.plan.dead and contents[one] == asked[one]}
                 for one, sequence in found:
                     first, last = report.streams[one.stream] if one in mine else (0, sequence)
-                    assert first <= sequence <= last, f"{number}.{part} has stored {one} as {sequence}: {report}"
+                    assert first <= sequence <= last, f"{task} has stored {one} as {sequence}: {report}"
         self._reports.clear()
 
     def _check_last(self, stored: Sequence[Content]) -> None:
         """Compare what subjects hold from the last roll-up of a task on."""
-        for task in self._last:
+        for task, rows in self._last.items():
             wanted: dict[tuple[str, str], list[Content]] = {}
-            for one in self.plan.contents(*task):
+            for one in self.plan.contents(task.batch, task.partition, rows):
                 if ROLLUP in one.lines or one[:2] not in wanted:
                     wanted[one[:2]] = []
                 wanted[one[:2]].append(one)
@@ -229,10 +281,11 @@ class History:
         whys = [row.why for row in rows if row.why and row.values["subject"] == subject]
         assert any(re.search(REFUSED[why].pattern, str(error)) for why in whys), error
 
-    def _check_count(self, number: int, part: int, error: RowRefused) -> None:
+    def _check_count(self, task: Task, error: RowRefused) -> None:
         """A task that fails names no more rows as stored than there are."""
         if self.plan.counted:
-            mine = Counter(one for one in self.plan.contents(number, part) if one.stream != self.plan.dead)
+            wanted = self._contents(task, self._begun[task])
+            mine = Counter({one: count for one, count in wanted.items() if one.stream != self.plan.dead})
             assert (Counter(one for one, _ in self.world.stored()) & mine).total() >= error.stored
 
 

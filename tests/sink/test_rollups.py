@@ -14,7 +14,7 @@ import pytest
 
 from spark_jetstream.errors import DeliveryError, RowRefused
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.sink.ledger import Ledger
+from spark_jetstream.sink.id_reader import IdReader
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.rollups import Rollups
 from spark_jetstream.sink.task import WriteTask
@@ -306,15 +306,15 @@ def test_a_row_that_is_published_while_the_ledger_looks_for_it(
     die(through, numbered(0, 10, LATER))
     forget(admin, "S", "s")
     ids = {number: id_of(s, number) for number in (0, 5, 9)}
-    read, fired = Ledger._read, itertools.count()
+    read, fired = IdReader.read, itertools.count()
 
-    def late(self: Ledger, state: StreamSummary, *args: Any) -> None:
+    def late(self: IdReader, state: StreamSummary, *args: Any) -> None:
         if next(fired) == 0:
             for number, message_id in ids.items():
                 fire(admin, number, message_id)
         read(self, state, *args)
 
-    monkeypatch.setattr(Ledger, "_read", late)
+    monkeypatch.setattr(IdReader, "read", late)
     report = through.write([numbered(0, 20, LATER)])
     assert (report.stored, report.duplicates) == (20, 10)
     assert sorted(held(s)) == sorted(

@@ -15,6 +15,7 @@ import pytest
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import connect
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.sink.batch_commit import BatchCommit
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.kv_task import write_bucket
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
@@ -30,15 +31,15 @@ TEXT, BINARY, NUMBER = ("string", pa.string()), ("binary", pa.binary()), ("bigin
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
 #: Spark's and Arrow's types of the columns of streams, Key-Value buckets and Object Store buckets.
 KINDS: Mapping[str, tuple[str, pa.DataType]] = {
-    **dict.fromkeys(("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name"), TEXT),
+    **dict.fromkeys(("subject", "msg_id", "ttl", "incr", "key", "operation", "bucket", "name", "stream"), TEXT),
     **dict.fromkeys(("schedule", "schedule_target", "schedule_ttl", "rollup", "atomic_group"), TEXT),
     **dict.fromkeys(("data", "value", "content"), BINARY),
-    **dict.fromkeys(("expected_last_subject_sequence", "expected_revision", "revision"), NUMBER),
+    **dict.fromkeys(("expected_last_subject_sequence", "expected_revision", "revision", "sequence"), NUMBER),
     "headers": ("map<string,array<string>>", HEADERS),
     "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
 }
 TASK = WriteTask("q", 1, 0)
-_OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+\.\d+\.[0-9a-f]{24}(\.\d+)?(\.after\d+)?|Nats-Expected-Stream: \w+")
+_OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+(\.\d+)?\.[0-9a-f]{24}(\.\d+)?(\.after\d+)?|Nats-Expected-Stream: \w+")
 
 
 class Sink:
@@ -71,6 +72,13 @@ class Sink:
             return write_objects(batches, self.connect, self.options, named, task)
         columns = SinkColumns.check(_fields(names or ("data", "subject")), self.options.subject)
         return write_task(batches, self.connect, self.options, columns, task)
+
+    def commit(
+        self, reports: Sequence[TaskReport], task: WriteTask = TASK, *, names: Iterable[str] = ("data", "subject")
+    ) -> int:
+        """End a batch whose tasks have reported this, as the driver does. Return how many copies were stored."""
+        repeatable = not task.write.startswith("w-once")
+        return BatchCommit(self.connect, self.options, task, tuple(names), repeatable).finish(reports)
 
 
 def _fields(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -177,6 +185,12 @@ class Seen(NamedTuple):
         for name, _, value in (line.partition(": ") for line in self.lines):
             headers.setdefault(name, []).append(value)
         return headers
+
+
+def sent_again(seen: Seen) -> Message:
+    """A row of the sink as it stayed in some buffer: the stream stores it once more if it has forgotten the id."""
+    message_id = seen.block.decode().partition("Nats-Msg-Id: ")[2].partition("\r\n")[0]
+    return Message(seen.subject, seen.data, [("Nats-Msg-Id", message_id)])
 
 
 def seen(s: Stream) -> list[Seen]:

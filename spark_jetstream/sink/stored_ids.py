@@ -1,0 +1,84 @@
+"""The message ids that a stream holds of one batch, and as which messages. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_jetstream.sink.id_keys import Keys, batch_keys
+from spark_jetstream.sink.rows import IntArray
+
+Marks = npt.NDArray[np.uint8]
+
+SCHEDULED = np.uint8(1)
+"""The message is a schedule, or a schedule has published it: its subject keeps the last of equal rows only."""
+GUARDED = np.uint8(2)
+"""The message expected a sequence, or came with others as a group: of equal rows the server takes the first one."""
+
+
+class StoredIds:
+    """Message ids and sequences of one stream, 25 bytes for each id of the batch.
+
+    `prefix` begins the ids of the batch (`WriteTask.prefix`). With `own` the ids of users are kept as well, as long as
+    they are and some 100 bytes more.
+    """
+
+    def __init__(self, prefix: bytes, *, own: bool) -> None:
+        self._prefix = prefix
+        self._own: dict[bytes, int] | None = {} if own else None
+        self._keys: Keys = np.zeros(0, "S16")  # in their order
+        self._sequences: IntArray = np.zeros(0, np.int64)
+        self._marks: Marks = np.zeros(0, np.uint8)
+        self._added: list[tuple[Keys, IntArray, Marks]] = []
+
+    def __len__(self) -> int:
+        added = sum(len(keys) for keys, _, _ in self._added)
+        return len(self._keys) + added + len(self._own or ())
+
+    def add(self, ids: pa.BinaryArray, sequences: IntArray, marks: Marks) -> None:
+        """Add messages by their ids; those of other batches are passed over."""
+        keys, indices = batch_keys(ids, self._prefix)
+        if len(keys):
+            self._added.append((keys, sequences[indices], marks[indices]))
+        if self._own is None:
+            return
+        for index in np.setdiff1d(np.arange(len(ids)), indices, assume_unique=True).tolist():
+            self._own[ids[index].as_py()] = int(sequences[index])
+
+    def find(self, ids: pa.BinaryArray) -> IntArray:
+        """Return the sequence of the message with each id, the first one if there are more, and 0 if there is none."""
+        found = np.zeros(len(ids), np.int64)
+        keys, indices = batch_keys(ids, self._prefix)
+        self._sort()
+        if len(self._keys) and len(keys):
+            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            found[indices] = np.where(self._keys[at] == keys, self._sequences[at], 0)
+        if self._own:
+            for index in np.setdiff1d(np.arange(len(ids)), indices, assume_unique=True).tolist():
+                found[index] = self._own.get(ids[index].as_py(), 0)
+        return found
+
+    def others(self) -> IntArray:
+        """Return the sequences of messages with ids of users, which are only kept with `own`."""
+        return np.array(list((self._own or {}).values()), np.int64)
+
+    def messages(self) -> tuple[Keys, IntArray, Marks]:
+        """Return keys, sequences and marks of the messages of the batch, in the order of their keys."""
+        self._sort()
+        return self._keys, self._sequences, self._marks
+
+    def _sort(self) -> None:
+        if not self._added:
+            return
+        parts = [(self._keys, self._sequences, self._marks), *self._added]
+        keys, sequences, marks = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        # Of messages with one id the first comes first. A schedule names its id twice.
+        order = np.lexsort((sequences, keys))
+        distinct = np.ones(len(order), np.bool_)
+        distinct[1:] = np.diff(sequences[order]) != 0
+        order = order[distinct]
+        self._keys = keys[order]
+        self._sequences = sequences[order]
+        self._marks = marks[order]
+        self._added = []
