@@ -65,7 +65,7 @@ PURE = (
     "buckets.kv",
     "monitoring.stream_lag",
     *(f"sink.{name}" for name in ("rows", "encode", "message_ids", "dead_letters", "report", "kv", "target")),
-    *(f"sink.{name}" for name in ("claims", "equal_rows", "id_keys", "layout", "stored_ids")),
+    *(f"sink.{name}" for name in ("claims", "equal_rows", "id_keys", "known_groups", "layout", "stored_ids")),
     "sink.rollups",
     "sink.groups",
 )

@@ -150,6 +150,10 @@ class Publisher:
         self._away = time.monotonic()
         return self.take_refused()
 
+    def headers_of(self, stream: str | None, sequence: int) -> bytes | None:
+        """Return the header block of a message; None if it is gone, or if the account may not read it."""
+        return self._recovery.headers_of(stream, sequence)
+
     def failure(self, row: RefusedRow) -> RowRefused:
         """Return the error for a row that makes its task fail. Waits a moment for answers to count what is stored."""
         stored = self._count_last_answers()

@@ -129,6 +129,17 @@ class Recovery:
             return Outcome.RETRY if error.retriable else Outcome.REFUSED
         return Outcome.REFUSED
 
+    def headers_of(self, stream: str | None, sequence: int) -> bytes | None:
+        """Return the header block of a message; None if it is gone, or if the account may not read it."""
+        if stream is None:
+            return None
+        try:
+            stored = message(self._connection, stream, sequence, prefix=self._target.api_prefix)
+        except JetStreamError as error:
+            log.info("cannot read a message of a group: %s", error)
+            return None
+        return None if stored is None else stored.headers
+
     def _in_the_way(self, stream: str, row: RefusedRow, last: int | None) -> Iterator[RawMessage]:
         """Yield the message after the sequence that a row expects, or the first ones of its subject.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +12,12 @@ import pyarrow as pa
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DeliveryError, JetStreamError
 from spark_jetstream.options import SinkOptions
-from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.pub_ack import NO_STREAM
-from spark_jetstream.protocol.wire import as_arrow, as_vector, binaries
+from spark_jetstream.protocol.wire import as_arrow, as_vector
 from spark_jetstream.sink.claims import Claims
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.groups import group_names, sorted_out, whole_groups
+from spark_jetstream.sink.known_groups import KnownGroup, groups_of, questions
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.message_ids import MessageIds, Scheme, WriteTask
 from spark_jetstream.sink.publisher import Publisher
@@ -27,7 +26,6 @@ from spark_jetstream.sink.rollups import Rollups, ids_of_copies
 from spark_jetstream.sink.rows import (
     COMMAND_COLUMNS,
     COMMANDS,
-    GROUP,
     Columns,
     RefusedRow,
     Rows,
@@ -76,11 +74,6 @@ def _compared(
             ids.add(rows_of(part, columns, 1))
             count += part.num_rows
     return ledger.compare(finished, count, ids)
-
-
-def _has_twins(ids: list[bytes | None]) -> bool:
-    there = [one for one in ids if one is not None]
-    return len(set(there)) < len(there)
 
 
 class TaskWriter:
@@ -221,37 +214,39 @@ class TaskWriter:
         self._settle_known()
 
     def _settle_known(self) -> None:
-        """Count the groups as stored of which the stream has all message ids, and give up those of which it has some.
-
-        A group of which it has none any more is sent again, unless two of its own rows have one id.
-        """
+        """Find out what became of groups that the stream refused for a message id that it has."""
         while self._known:
             self.finish()
-            known, self._known = self._known, []
-            # The server looks for the id of a roll-up that there is not before it refuses it, and never stores it
-            # (nats-server: server/jetstream_batching.go, checkMsgHeadersPreClusteredProposal).
-            lines, nothing = (repeated(text, len(known)) for text in (b"Nats-Rollup: none\r\n", b""))
-            rows = Rows(np.arange(len(known)), binaries([row.raw_subject for row in known]), nothing, lines, None)
-            ids = binaries([row.message_id for row in known])
-            flight = self.publisher.publish(rows, ids, self._target.stream, Totals())
+            known = self._known
+            self._known = []
+            flight = self.publisher.publish(*questions(known), self._target.stream, Totals())
             while self.publisher.flush():
                 continue
-            places = zip(known, flight.sequences.tolist(), strict=True)
-            for _, group in groupby(places, lambda place: place[0].rest(GROUP)):
-                some, sequences = zip(*group, strict=True)
-                if all(sequence or row.message_id is None for row, sequence in zip(some, sequences, strict=True)):
-                    for sequence in sequences:
-                        self.publisher.totals.note_duplicate(self._target.stream or "", sequence or max(sequences))
-                elif any(sequences) or _has_twins([row.message_id for row in some]):
-                    self._give_up(list(some))
-                else:
-                    # The stream has forgotten them meanwhile, as any row after the duplicate window.
-                    whole = some[0].rows.take(np.array([row.index for row in some]))
-                    again = replace(
-                        whole, ends=np.array([len(some)]), msg_id=binaries([row.message_id for row in some])
-                    )
-                    self.publisher.publish(again, again.msg_id, self._target.stream, self.publisher.totals)
+            for group in groups_of(known, flight.sequences.tolist()):
+                self._settle_known_group(group)
             self.finish()
+
+    def _settle_known_group(self, group: KnownGroup) -> None:
+        """Count a group as stored, give it up, or send it again if the stream has forgotten it meanwhile."""
+        if group.has_none and not group.has_twins:
+            again = group.to_send()
+            self.publisher.publish(again, again.msg_id, self._target.stream, self.publisher.totals)
+        elif group.has_all or (not group.has_none and self._is_group_stored(group)):
+            for sequence in group.all_sequences():
+                self.publisher.totals.note_duplicate(self._target.stream or "", sequence)
+        else:
+            # An id of the user's is that of another row, or of two rows of the group.
+            self._give_up(group.rows)
+
+    def _is_group_stored(self, group: KnownGroup) -> bool:
+        """Whether a group of which the stream has some ids is there, and the window has ended for the others."""
+        if self.message_ids is not None and group.has_made(self._task.prefix.encode()):
+            return True
+        for index, sequence in enumerate(group.all_sequences()):
+            headers = self.publisher.headers_of(self._target.stream, sequence)
+            if headers is None or not group.is_row(index, headers):
+                return False
+        return True
 
     def refused(self, refused: list[RefusedRow]) -> None:
         """Send rows that can never be stored to `deadLetterSubject`. Raise `RowRefused` if that is impossible."""

@@ -8,7 +8,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,12 +19,14 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DeliveryError, OptionError, RowRefused, SchemaError
+from spark_jetstream.protocol.wire import binaries
 from spark_jetstream.sink import task as task_module
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.groups import sorted_out, whole_groups
+from spark_jetstream.sink.known_groups import questions
 from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.publisher import Publisher as SinkPublisher
-from spark_jetstream.sink.rows import Rows, SinkColumns
+from spark_jetstream.sink.rows import RefusedRow, Rows, SinkColumns
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import store, writer_of
@@ -373,6 +375,52 @@ def test_message_ids_that_the_stream_forgets_while_they_are_looked_for(
     for _ in range(2):
         assert through.write([rows(["g", "g"], msg_id=["1", "2"])]).stored == 2
     assert batches_of(seen(s)) == {("g", 2): 2}
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ids of the sink", "ids of the user"])
+def test_a_group_is_stored_of_whose_ids_the_stream_forgets_some_while_they_are_looked_for(
+    server: NatsServer, admin: Publisher, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """The window ends between its messages: it is neither sent again nor given up."""
+    s = made(server, admin, subjects=["s.>", "dead"])
+    through = sink(server.url, "deduplicated", deadLetterSubject="dead")
+    given = rows(["g"] * 3, msg_id=["1", "2", "3"]) if own else rows(["g"] * 3)
+    assert through.write([given]).stored == 3
+
+    def late(known: Sequence[RefusedRow]) -> tuple[Rows, pa.BinaryArray]:
+        """The first id is one that the stream does not know, as one that it has forgotten."""
+        asked, ids = questions(known)
+        return asked, binaries([b"forgotten", *ids.to_pylist()[1:]])
+
+    monkeypatch.setattr(task_module, "questions", late)
+    report = through.write([given])
+    assert (report.stored, report.duplicates, report.dead_letters) == (3, 3, 0)
+    assert report.streams == {"S": (1, 3)}
+    assert batches_of(seen(s)) == {("g", 3): 1}
+    if own:
+        # The same name and one id of that group, but another group: it can never be whole.
+        report = through.write([rows(["g"] * 3, msg_id=["8", "2", "9"])])
+        assert (report.stored, report.dead_letters) == (0, 3)
+        assert batches_of(seen(s)) == {("g", 3): 1}
+
+
+def test_a_group_is_stored_of_which_a_server_has_lost_an_id(nats_server_factory: Callable[..., NatsServer]) -> None:
+    """When it starts again it takes the ids from the messages that it still has."""
+    own_server = nats_server_factory()
+    given = rows(["g"] * 3)
+    with Publisher(own_server.url) as publisher:
+        s = made(own_server, publisher)
+        through = sink(own_server.url, "deduplicated")
+        through.write([given])
+        s.remove(1)
+    own_server.stop()
+    close_all()
+    own_server.start()
+    report = through.write([given])
+    assert (report.stored, report.duplicates, report.streams) == (3, 3, {"S": (1, 3)})
+    with Publisher(own_server.url) as publisher:
+        assert [each.sequence for each in seen_in(publisher, "S")] == [2, 3]
+    close_all()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,0 +1,92 @@
+"""Groups that a stream refused because it has a message id of one of their rows: are they stored already? Pure.
+
+The server stores a group whole or not at all, and forgets each message id by itself: when the duplicate window ends, or
+when it starts again and the message is gone. So one id that the sink has made tells of its whole group. An id of the
+user's may be that of another row, so each message of such a group is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.wire import binaries
+from spark_jetstream.sink.rows import GROUP, RefusedRow, Rows
+
+
+@dataclass(frozen=True)
+class KnownGroup:
+    """The rows of a group in their order, and the sequence of the message that has the id of each, 0 for none."""
+
+    rows: list[RefusedRow]
+    sequences: list[int]
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the stream has the id of each row that has one."""
+        for row, sequence in zip(self.rows, self.sequences, strict=True):
+            if not sequence and row.message_id is not None:
+                return False
+        return True
+
+    @property
+    def has_none(self) -> bool:
+        """Whether the stream has no id any more."""
+        return not any(self.sequences)
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether two rows have the same id: the server never takes such a group."""
+        ids = [row.message_id for row in self.rows if row.message_id is not None]
+        return len(set(ids)) < len(ids)
+
+    def has_made(self, prefix: bytes) -> bool:
+        """Whether the stream has an id that the sink has made; `prefix` begins those of the batch."""
+        for row, sequence in zip(self.rows, self.sequences, strict=True):
+            if sequence and row.message_id is not None and row.message_id.startswith(prefix):
+                return True
+        return False
+
+    def all_sequences(self) -> list[int]:
+        """Return the sequences of a group that is stored: its messages follow each other."""
+        known = next(index for index, sequence in enumerate(self.sequences) if sequence)
+        first = self.sequences[known] - known
+        return [sequence or first + index for index, sequence in enumerate(self.sequences)]
+
+    def to_send(self) -> Rows:
+        """Return the rows as a group to send, with their ids."""
+        rows = self.rows[0].rows.take(np.array([row.index for row in self.rows]))
+        ids = binaries([row.message_id for row in self.rows])
+        return replace(rows, ends=np.array([len(self.rows)]), msg_id=ids)
+
+    def is_row(self, index: int, headers: bytes) -> bool:
+        """Whether a message with this header block is the row with this index in the group."""
+        row = self.rows[index]
+        lines = headers.split(b"\r\n")
+        named = row.message_id is None or b"Nats-Msg-Id: " + row.message_id in lines
+        return named and GROUP + row.rest(GROUP) in lines
+
+
+def questions(known: Sequence[RefusedRow]) -> tuple[Rows, pa.BinaryArray]:
+    """Return rows and ids to publish, whose answers say which messages have these ids.
+
+    They are roll-ups of a kind that does not exist. The server looks for the id of such a message before it refuses it,
+    and never stores it (nats-server: server/jetstream_batching.go, checkMsgHeadersPreClusteredProposal).
+    """
+    lines = repeated(b"Nats-Rollup: none\r\n", len(known))
+    nothing = repeated(b"", len(known))
+    rows = Rows(np.arange(len(known)), binaries([row.raw_subject for row in known]), nothing, lines, None)
+    return rows, binaries([row.message_id for row in known])
+
+
+def groups_of(known: Sequence[RefusedRow], sequences: Sequence[int]) -> Iterator[KnownGroup]:
+    """Yield the groups of rows that follow each other, with the answers to `questions`."""
+    places = zip(known, sequences, strict=True)
+    for _, group in groupby(places, lambda place: place[0].rest(GROUP)):
+        rows, found = zip(*group, strict=True)
+        yield KnownGroup(list(rows), list(found))
