@@ -283,6 +283,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
     if options.delivery == "exactly-once":
         refuse_unfit(state)
     _warn_of_lost_rows(state, options)
+    _warn_of_lost_ids(state, options, needs)
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if state.duplicate_window < needed and options.delivery == "deduplicated":
         log.warning(
@@ -309,6 +310,31 @@ def _warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
             "and drops them; create a consumer before you write",
             state.name,
         )
+
+
+def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
+    """Warn of a stream that removes messages within the duplicate window: a restart of its server forgets their ids.
+
+    The server then takes the ids from the messages that it still has (nats-server: server/stream.go, rebuildDedupe).
+    """
+    reason = None
+    if state.retention != "limits":
+        reason = f"when they were acknowledged (retention {state.retention})"
+    elif state.max_msgs_per_subject > 0:
+        reason = f"when newer ones of their subject come (max_msgs_per_subject {state.max_msgs_per_subject})"
+    elif "schedule" in needs:
+        reason = "of schedules when it has published them"
+    elif 0 < state.max_age < state.duplicate_window * 1e9:
+        reason = f"after {state.max_age / 1e9:g} s (max_age), within its duplicate_window"
+    keeps_ids = options.delivery == "deduplicated" and state.duplicate_window > 0
+    if reason is None or not keeps_ids or not first_time(f"ids of {state.name} at {options.connection!r}"):
+        return
+    log.warning(
+        "stream %s removes messages %s. Its server forgets their message ids when it restarts: rows that are written "
+        "again after a restart may be stored twice, also within the duplicate window (option delivery deduplicated)",
+        state.name,
+        reason,
+    )
 
 
 def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:

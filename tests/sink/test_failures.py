@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +37,7 @@ from tests.support.proxy import WireProxy, answer, is_answer
 from tests.support.publish import Message, Publisher
 from tests.support.queries import refusal
 from tests.support.reading import wait_until
-from tests.support.sinking import batch, seen
+from tests.support.sinking import Sink, batch, seen
 from tests.support.streams import MakeStream, Stream
 
 PASSWORD = "right-pass-7f3a"
@@ -646,6 +646,55 @@ def test_a_stream_that_acknowledges_and_drops_is_warned_of(make: MakeStream, cap
     write(held, HERE)
     assert held.state()["messages"] == 3
     assert f"stream {held.name} keeps messages only" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "columns", "said"),
+    [
+        ({"retention": "workqueue"}, {}, r"when they were acknowledged (retention workqueue)"),
+        ({"retention": "interest"}, {}, r"when they were acknowledged (retention interest)"),
+        ({"max_msgs_per_subject": 3}, {}, "when newer ones of their subject come (max_msgs_per_subject 3)"),
+        ({"max_age": 10**9, "duplicate_window": 10**9}, {}, ""),
+        ({"max_age": 60 * 10**9, "duplicate_window": 60 * 10**9}, {}, ""),
+        (
+            {"allow_msg_schedules": True, "allow_msg_ttl": True},
+            {"schedule": ["@every 1h"], "schedule_target": ["<s>.due"]},
+            "of schedules when it has published them",
+        ),
+        ({"max_msgs": 10}, {}, ""),
+    ],
+)
+def test_a_stream_whose_server_may_forget_ids_is_warned_of(
+    make: MakeStream, caplog: pytest.LogCaptureFixture, config: dict[str, Any], columns: dict[str, Any], said: str
+) -> None:
+    s = make(**config)
+    given = {name: [value.replace("<s>", s.subject) for value in values] for name, values in columns.items()}
+    schema = batch(data=[b"x"], subject=[f"{s.subject}.a"], **given).schema
+    options = {"servers": s.url, "user": "ann", "password": PASSWORD, "stream": s.name}
+    for level in ("at-least-once", "deduplicated", "deduplicated"):
+        writer_of("b", {**options, "delivery": level}, schema)
+    warning = f"stream {s.name} removes messages {said}. Its server forgets their message ids when it restarts"
+    assert caplog.text.count(f"stream {s.name} removes messages") == (1 if said else 0)
+    assert not said or warning in caplog.text
+
+
+def test_a_server_that_restarts_forgets_the_ids_of_removed_messages(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
+    """What docs/delivery.md says of it, so that a server that keeps them does not go unnoticed."""
+    server = nats_server_factory()
+    with Publisher(server.url) as publisher:
+        Stream(server.url, "KEPT", publisher)
+        Stream(server.url, "LAST", publisher, max_msgs_per_subject=1)
+    writers = [Sink(server.url, subject=f"{name.lower()}.a", stream=name) for name in ("KEPT", "LAST")]
+    rows = batch(data=[b"1", b"2"])
+    for sink in writers:
+        assert sink.write([rows]).duplicates == 0
+    server.stop()
+    close_all()
+    server.start()
+    assert [sink.write([rows]).duplicates for sink in writers] == [2, 1]
+    close_all()
 
 
 def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:
