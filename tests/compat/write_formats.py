@@ -102,7 +102,8 @@ def tasks() -> Iterator[tuple[WriteTask, list[pa.RecordBatch]]]:
     # Equal rows, and one that no stream takes.
     some = {**plain, "data": [b"equal", b"other", b"equal"] * 2, "subject": ["copies.a"] * 4 + ["nowhere", "copies.a"]}
     some["headers"] = [None] * 6
-    yield WriteTask(QUERY, 12, 1), [record_batch(**some), record_batch(**plain), record_batch(**some)]
+    others = {**plain, "data": [b"line %d" % n for n in range(6)]}
+    yield WriteTask(QUERY, 12, 1), [record_batch(**some), record_batch(**others), record_batch(**some)]
     own = {**plain, "msg_id": ["mine-0", None, "mine-2", None, "mine-4", None]}
     later = {**own, "msg_id": [None, "mine-7"] * 3}
     later["msg_id"][3:] = [None, "mine-8", None]
@@ -215,7 +216,8 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
         table = batch(spark, url, "ORDERS", subjects="orders.1", startingTimestamp="2020-01-01T00:00:00Z")
         load = table.select("data", F.lit("copies.batch").alias("subject")).coalesce(1).write.mode("append")
         load.format("jetstream").options(servers=url, delivery="exactly-once", writeId="load").save()
-        publisher.publish([Message(f"$KV.{BUCKET}.{QUERY}.0", _entry_of_another(publisher))])
+        publisher.publish([Message(f"$KV.{BUCKET}.{QUERY}.0", _entry_of_another(publisher, attempt="0"))])
+        publisher.publish([Message(f"$KV.{BUCKET}.{QUERY}.batch", _entry_of_another(publisher))])
         done, batches = next(tasks())
         sink(url).write(batches, done)
         _objects(spark, url, admin)
@@ -249,10 +251,10 @@ def names(spark: SparkSession, url: str) -> dict[str, Any]:
         return plain | {consumer: sorted(set(plain[consumer])) for consumer in ("consumers", "message ids")}
 
 
-def _entry_of_another(publisher: Publisher) -> bytes:
-    """An entry of an attempt that has begun a task: the next one looks at what is stored."""
+def _entry_of_another(publisher: Publisher, **more: str) -> bytes:
+    """An entry of an attempt that has begun a task, or of its batch: the next one looks at what is stored."""
     streams = {"COPIES": {"created": created(publisher, "COPIES"), "next": 1}}
-    entry = {"version": 1, "batch": 12, "attempt": "0", "lease": 0.1, "done": False, "streams": streams, "report": None}
+    entry = {"version": 2, "batch": 12, "run": "", "lease": 0.1, "streams": streams, **more}
     return json.dumps(entry).encode()
 
 

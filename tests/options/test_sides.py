@@ -94,6 +94,7 @@ SINK_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     "maxRetries": ("0", {}, 0),
     "deadLetterSubject": ("orders.refused", {}, "orders.refused"),
     "serverHeaders": ("Drop", {}, "drop"),
+    "messageIds": ("Content", {}, "content"),
     "writeId": ("load_2026-03-01", {}, "load_2026-03-01"),
     "bucket": ("prices", {}, "prices"),
     "objectBucket": ("files", {}, "files"),
