@@ -33,7 +33,7 @@ from benchmarks.load import PAYLOAD_BYTES
 from benchmarks.processes import cpu_seconds
 from benchmarks.tables import Table
 from spark_jetstream.sink.encode import encode
-from spark_jetstream.sink.message_ids import MessageIds
+from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.rows import SinkColumns, rows_of
 from spark_jetstream.testing import NatsServer
 
@@ -131,7 +131,7 @@ def _sink_frames(share: _Share) -> _Frames:
     subjects = pa.array([f"{share.stream}.{number % SUBJECTS}" for number in range(rows)])
     batch = pa.record_batch([pa.array([_PAYLOAD] * rows, pa.binary()), subjects], names=["data", "subject"])
     columns = SinkColumns.check([("data", "binary"), ("subject", "string")], None)
-    identifier = MessageIds(f"{share.name}.0.0") if share.way.ids else None
+    identifier = MessageIds(WriteTask(share.name, 0, 0)) if share.way.ids else None
     pieces: list[bytes] = []
     sizes: list[int] = []
     for first in range(0, rows, _SINK_ROWS):
