@@ -16,13 +16,14 @@ from spark_jetstream.errors import (
     ApiError,
     ConsumerNotFound,
     JetStreamError,
+    OptionError,
     PermissionDenied,
     StreamExists,
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.subjects import subjects_overlap
-from spark_jetstream.protocol.units import shown
+from spark_jetstream.protocol.units import CLOCK_RANGE, Timestamp, beyond_clock, shown
 
 Config = StreamConfig | ConsumerConfig
 Info = TypeVar("Info", StreamInfo, ConsumerInfo)
@@ -44,7 +45,9 @@ def send(
     """Create a stream, or a consumer of it, or update the ``actual`` one; return the server's reply, with its state.
 
     ``form`` is another subject for the request that creates a consumer. ``pedantic`` is that of `Streams.create`.
+    Raises `OptionError` for a new start time that no server can compare with those of messages.
     """
+    _refuse_far_starts(wanted, actual, context)
     body = {**FOR_NEW[type(wanted)], **wanted.body()} if actual is None else update_body(wanted, actual)
     mode = {"pedantic": True} if pedantic else {}
     if mode:
@@ -64,6 +67,32 @@ def send(
     filtered = jsapi.CONSUMER_CREATE_FILTERED if wanted.filter_subject else jsapi.CONSUMER_CREATE_NAMED
     names = {"stream": stream, "consumer": consumer, "filter": wanted.filter_subject}
     return api.reply(ConsumerInfo, form or filtered, request, context=context, **names)
+
+
+def _refuse_far_starts(wanted: Config, actual: Model | None, context: str) -> None:
+    """Raise `OptionError` for a start time that the clock of a server lacks, unless ``actual`` has it.
+
+    The server takes such a time, and begins at another message.
+    """
+    known = _starts(actual) if isinstance(actual, (StreamConfig, ConsumerConfig)) else {}
+    for name, time in _starts(wanted).items():
+        if time.never or time in known.values() or not beyond_clock(time):
+            continue
+        raise OptionError(
+            f"cannot {context}: {name} must be a time that the clock of a server has, {CLOCK_RANGE}, not {shown(time)}"
+        )
+
+
+def _starts(config: Config) -> dict[str, Timestamp]:
+    """Return the times at which a consumer begins, or the origins of a stream are copied from, by field."""
+    if isinstance(config, ConsumerConfig):
+        given = {"opt_start_time": config.opt_start_time}
+    else:
+        origins = {f"sources.{place}": source for place, source in enumerate(config.sources)}
+        if config.mirror is not None:
+            origins["mirror"] = config.mirror
+        given = {f"{name}.opt_start_time": each.opt_start_time for name, each in origins.items()}
+    return {name: time for name, time in given.items() if time is not None}
 
 
 def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
@@ -112,6 +141,7 @@ class Asset(Generic[Info]):
 
         Raises:
             ApiError: It exists with another configuration; the error lists the differences, if the account may look.
+            OptionError: A start time is one that no server can count.
             JetStreamError: The server ignored a field.
         """
         try:
@@ -120,6 +150,8 @@ class Asset(Generic[Info]):
             if not already_exists(error):
                 raise
             return self._existing(error, wanted)
+        except OptionError as error:
+            return self._as_it_is(error, wanted)
         confirm(wanted, info.config, f"{self.what} was created")
         return info
 
@@ -166,6 +198,16 @@ class Asset(Generic[Info]):
             info = send(self._api, *self._names, wanted, actual, context, pedantic=pedantic)
             confirm(wanted, info.config, f"{self.what} was updated")
         return differing
+
+    def _as_it_is(self, refusal: OptionError, wanted: Model) -> Info:
+        """Return what another client has created as ``wanted``. Raises ``refusal`` if there is none, or it differs."""
+        try:
+            info = self._load()
+        except (ApiError, PermissionDenied):
+            raise refusal from None
+        if differences(wanted, info.config):
+            raise refusal
+        return info
 
     def _existing(self, refusal: ApiError, wanted: Model) -> Info:
         """Return what exists if nothing differs. Raises ``refusal``, with the differences if the account may look."""

@@ -41,7 +41,13 @@ from spark_jetstream.options.values import Seconds, Size
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
 from spark_jetstream.protocol.conventions import RUN
-from spark_jetstream.protocol.units import Nanoseconds, Timestamp, minutes_or_months, shown
+from spark_jetstream.protocol.units import (
+    INT64_MAX,
+    Nanoseconds,
+    Timestamp,
+    minutes_or_months,
+    shown,
+)
 from spark_jetstream.streams.pull import through_outages
 
 log = logging.getLogger(__name__)
@@ -244,7 +250,9 @@ class Consumers(Balanced):
         context = f"pause {_what(stream, name)}"
         end = _duration_or_time(until)
         now = self.load(stream, name).ts.nanoseconds
-        time = end if isinstance(end, Timestamp) else moment("until", now + end)
+        if isinstance(end, Nanoseconds) and not 0 <= now + end <= INT64_MAX:
+            raise _no_end(until)
+        time = end if isinstance(end, Timestamp) else Timestamp.of(now + end)
         past = f"cannot {context} until {time}: that is past by the server's clock"
         if time.nanoseconds <= now:
             raise JetStreamError(f"{past}; nothing was changed")
@@ -469,8 +477,15 @@ def _duration_or_time(until: Any) -> Nanoseconds | Timestamp:
     except OptionError:
         if not isinstance(until, str):
             raise
-    expected = "a time such as 2026-03-01T12:00:00Z, or a duration such as 10m"
-    raise OptionError(f"until must be {expected}, not {shown(until)}{minutes_or_months(until)}")
+    raise _no_end(until)
+
+
+def _no_end(until: Any) -> OptionError:
+    given = f"{shown(until)}{minutes_or_months(until)}"
+    return OptionError(
+        "until must be a time before 2262-04-11 such as 2026-03-01T12:00:00Z, or a duration such "
+        f"as 10m that ends before that, not {given}"
+    )
 
 
 def _what(stream: str, name: str) -> str:

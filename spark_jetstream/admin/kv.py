@@ -48,7 +48,7 @@ from spark_jetstream.options.values import Span
 from spark_jetstream.protocol import columns, jsapi
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
-from spark_jetstream.protocol.units import Nanoseconds, minutes_or_months, shown
+from spark_jetstream.protocol.units import LONGEST_TTL, Nanoseconds, minutes_or_months, shown
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import last_message
 
@@ -350,10 +350,10 @@ class Bucket:
             span = Nanoseconds.of(ttl)
         except ValueError:
             span = Nanoseconds(0)
-        if span < _SECOND or span % _SECOND:
+        if not _SECOND <= span <= LONGEST_TTL or span % _SECOND:
             raise OptionError(
-                "ttl must be a duration of whole seconds such as 90s or 5m, or never, "
-                f"not {shown(ttl)}{minutes_or_months(ttl)}"
+                "ttl must be a duration of whole seconds from 1s to 200y such as 90s or 5m, or "
+                f"never, not {shown(ttl)}{minutes_or_months(ttl)}"
             )
         info = self._written
         # The server (2.15.1) removes no value of a bucket with history before `limit_marker_ttl`.

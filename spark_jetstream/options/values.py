@@ -55,6 +55,7 @@ _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
     r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )
+_TOO_LONG = ": a server counts nanoseconds in 64 bits, at most 292y"
 _WHOLE_VALUE = object()
 
 
@@ -338,10 +339,11 @@ class Span(Kind):
     """A duration of at least ``low``, or 0 -> `Nanoseconds`. A number is nanoseconds, as the server has it.
 
     ``zero`` says what 0 means; empty when 0 is not allowed. ``negative``: servers store any negative number, which
-    means the same as 0.
+    means the same as 0. ``high`` is the longest one, if it is shorter than what a server can count.
     """
 
     low: str = "1ns"
+    high: str = ""
     zero: str = "none"
     negative: bool = False
     python: ClassVar[type[Any]] = Nanoseconds
@@ -350,6 +352,7 @@ class Span(Kind):
     @property
     def expects(self) -> str:
         least = "" if self.low == "1ns" else f" of at least {self.low}"
+        least = f" from {self.low} to {self.high}" if self.high else least
         zero = f", or {'0 or -1' if self.negative else '0'} ({self.zero})" if self.zero else ""
         return f"a duration{least} such as 10s, 5m, 1h30m, or an integer of nanoseconds{zero}"
 
@@ -358,8 +361,12 @@ class Span(Kind):
             duration = Nanoseconds.of(value)
         except ValueError:
             raise UnfitError(hint=minutes_or_months(value)) from None
+        if abs(duration) > INT64_MAX:
+            raise UnfitError(hint=_TOO_LONG)
         is_zero = (self.zero and duration == 0) or (self.negative and duration < 0)
-        if abs(duration) > INT64_MAX or (duration < Nanoseconds.of(self.low) and not is_zero):
+        if duration < Nanoseconds.of(self.low) and not is_zero:
+            raise UnfitError
+        if self.high and duration > Nanoseconds.of(self.high):
             raise UnfitError
         return duration
 

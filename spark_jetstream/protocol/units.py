@@ -15,10 +15,15 @@ from spark_jetstream.errors import brief
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
+INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 MAX_SHOWN = 80
 """How many characters of a wrong value an error repeats."""
 A_TIME = "a time such as 2026-03-01T12:00:00Z, 2026-03-01T12:00:00.5+01:00, or epoch milliseconds"
+CLOCK_RANGE = "from 1677-09-22 to 2262-04-11"
+"""The days that a server's clock has (`beyond_clock`), for errors."""
+_FIRST_YEAR = 1677
+_LAST_YEAR = 2262
 _SECOND = 1_000_000_000
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -38,11 +43,15 @@ _UNIT_NANOSECONDS |= {f"{name}s": size for name, size in _UNIT_NANOSECONDS.items
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-zµ]+)\s*")
 _CAPITAL_M = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*M(?![A-Za-z])")
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([kmgt])(?:i?b)?|b)?")
+# Digits that make no difference are left out; Go also writes the letter mu in two ways.
+_GO_NUMBER = r"([0-9]{1,19}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})[0-9]*"
+_GO_AMOUNT = re.compile(_GO_NUMBER + "(ns|us|µs|μs|ms|s|m|h)")
 _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
     r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?"
     r"\s*([Zz]|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
+_YEAR = re.compile(r"([0-9]{4})-")
 _SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -90,6 +99,23 @@ def duration_seconds(text: str) -> Fraction | None:
         nanoseconds += Fraction(match[1]) * scale
         position = match.end()
     return nanoseconds / _SECOND if position and position == len(text) else None
+
+
+def go_duration(text: str) -> Fraction | None:
+    """Return the nanoseconds of a duration such as ``1h30m``, as a server reads it.
+
+    None for a text that is no duration. Servers read it with Go's `time.ParseDuration`, whose
+    longest unit is the hour.
+    """
+    position = 1 if text[:1] in ("+", "-") else 0
+    start, nanoseconds = position, Fraction(0)
+    while match := _GO_AMOUNT.match(text, position):
+        unit = "µs" if match[2] == "μs" else match[2]
+        nanoseconds += Fraction(match[1].rstrip(".")) * _UNIT_NANOSECONDS[unit]
+        position = match.end()
+    if position == start or position != len(text):
+        return None
+    return -nanoseconds if text[0] == "-" else nanoseconds
 
 
 def minutes_or_months(value: object) -> str:
@@ -148,6 +174,24 @@ def _offset(zone: str) -> dt.timedelta:
     if hours > 18 or minutes > 59:
         raise ValueError(A_TIME)
     return dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
+
+
+def beyond_clock(text: str) -> bool:
+    """Return whether RFC 3339 text is a time that a server's clock does not have.
+
+    A server counts the nanoseconds since 1970 in 64 bits, which is from 1677-09-21 to 2262-04-11.
+    It takes a time of any year, and counts one beyond these as if it were between them. False for a
+    text that is no time, unless it begins with one of these two years.
+    """
+    begin = _YEAR.match(text)
+    if begin is None or _FIRST_YEAR < int(begin[1]) < _LAST_YEAR:
+        return False
+    if int(begin[1]) not in (_FIRST_YEAR, _LAST_YEAR):
+        return True
+    try:
+        return not INT64_MIN <= _text_nanoseconds(text) <= INT64_MAX
+    except ValueError:
+        return True
 
 
 def parse_time(text: str) -> int:
@@ -290,6 +334,13 @@ class Timestamp(str):
             return dt.datetime(1, 1, 1, tzinfo=dt.timezone.utc)
         return _EPOCH + dt.timedelta(microseconds=self.nanoseconds // 1000)
 
+
+LONGEST_TTL = Nanoseconds(200 * 365 * 86_400 * _SECOND)
+"""The longest TTL of a message, and the longest time between messages of a schedule: 200 years.
+
+A server adds it to the time of the message. If the sum is after 2262-04-11 (`beyond_clock`), it
+removes the message at once.
+"""
 
 NEVER = Timestamp("0001-01-01T00:00:00Z")
 """What the server writes for a time that never was."""

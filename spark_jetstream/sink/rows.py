@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -16,6 +17,14 @@ from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.conventions import ATOMIC_GROUP, SCHEDULED_ID
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
+from spark_jetstream.protocol.units import (
+    CLOCK_RANGE,
+    INT64_MAX,
+    INT64_MIN,
+    LONGEST_TTL,
+    beyond_clock,
+    go_duration,
+)
 from spark_jetstream.protocol.wire import as_arrow, as_vector, binary, without
 from spark_jetstream.schema import closest_column
 
@@ -58,6 +67,16 @@ _NO_VALUE = rf"^\z|{_BLANK_OR_CONTROL}"
 _INTEGER = r"^[+-]?[0-9]+$"
 _BLANK_OR_CONTROL_BYTE = re.compile(_BLANK_OR_CONTROL.encode())
 _NO_SCHEDULE = r"^ *\z|[\x00-\x1f\x7f]"
+# Schedules with a time or a duration that need no closer look: their year is well within a server's
+# clock, or their duration has too few characters to be too long ("999999h" is 114 years).
+_NEAR_SCHEDULE = r"^@at (167[89]|16[89]\d|1[7-9]\d\d|2[01]\d\d|22[0-5]\d|226[01])-|^@every .{0,7}\z"
+_SHORT_TTL = 7  # bytes; such a TTL needs no closer look for the same reason
+_AT, _EVERY = b"@at ", b"@every "
+_FIRST_MICROSECOND, _LAST_MICROSECOND = INT64_MIN // 1000 + 1, INT64_MAX // 1000
+_SCHEDULE_IS = "column schedule is"
+_NO_TIME = f"a time that a server's clock does not have: it must be {CLOCK_RANGE}"
+_LONGEST = f"200 years ({LONGEST_TTL // 3_600_000_000_000}h)"
+_TOO_LONG = f"more than {_LONGEST}, for which no server can wait"
 _ROLLUP = r"^(sub|all)\z"
 
 # Parts of expressions. Numbers and bytes of Python, `pa.scalar`, `pa.array` and `to_numpy` would make pyarrow import
@@ -358,12 +377,38 @@ def with_ttl_and_expected(
 ) -> pa.BinaryArray:
     """Add the header lines of columns `ttl` and `expected`, if there are such columns; invalid values are noted."""
     if "ttl" in given:
-        lines = with_header(lines, b"Nats-TTL", header_values(given["ttl"], "ttl", faults))
+        lines = with_header(lines, b"Nats-TTL", _ttls(given["ttl"], "ttl", faults))
     if expected in given:
         bad = note(faults, pc.less(given[expected], ZERO), f"column {expected} is negative")
         sequences = decimal(without(given[expected], bad))
         lines = with_header(lines, b"Nats-Expected-Last-Subject-Sequence", sequences)
     return lines
+
+
+def _ttls(values: pa.Array, column: str, faults: dict[int, str]) -> pa.BinaryArray:
+    """Return the values of a column with TTLs; invalid ones are noted, and null in the result."""
+    ttls = header_values(values, column, faults)
+    long = lengths(ttls) > _SHORT_TTL
+    return without(ttls, _note_each(faults, ttls, long, partial(_ttl_fault, column=column)))
+
+
+def _ttl_fault(ttl: bytes, column: str) -> str | None:
+    """Return why no server can keep a message for this time, or None.
+
+    Servers refuse a text that is no TTL.
+    """
+    text = ttl.decode("utf-8", "replace")
+    if text.isascii() and text.isdigit():  # seconds
+        digits = text.lstrip("0")
+        too_long = len(digits) > 10 or int(digits or 0) > LONGEST_TTL // 10**9
+    else:
+        too_long = (go_duration(text) or 0) > LONGEST_TTL
+    if not too_long:
+        return None
+    return (
+        f"column {column} is {shown_bytes(ttl)}, more than {_LONGEST}: a server's clock ends in "
+        "2262, and it removes the message at once; use never"
+    )
 
 
 def _with_increments(
@@ -390,13 +435,14 @@ def _with_schedule_and_rollup(
     if "schedule" in given:
         times, target = _schedules(given["schedule"]), given["schedule_target"]
         broken = note(faults, pc.match_substring_regex(times, _NO_SCHEDULE), "column schedule is no schedule")
+        broken |= _note_far(given["schedule"], times, faults)
         lines = with_header(lines, _COMMAND_HEADERS["schedule"], without(times, broken))
         lacking = pc.and_(pc.is_valid(times), pc.is_null(target))
         note(faults, lacking, "column schedule_target is null, unlike schedule")
-        for column in ("schedule_target", "schedule_ttl"):
+        for column, read in (("schedule_target", header_values), ("schedule_ttl", _ttls)):
             if column in given:
                 values = without(given[column], flags(pc.is_null(times)))
-                lines = with_header(lines, _COMMAND_HEADERS[column], header_values(values, column, faults))
+                lines = with_header(lines, _COMMAND_HEADERS[column], read(values, column, faults))
     if "rollup" in given:
         values = as_bytes(given["rollup"])
         unknown = pc.invert(pc.match_substring_regex(values, _ROLLUP))
@@ -409,8 +455,39 @@ def _schedules(values: pa.Array) -> pa.BinaryArray:
     """Return schedules as the server reads them: `@at` before a time, which a timestamp is in UTC."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us")).cast(pa.string())
-        return pc.replace_substring_regex(as_bytes(values), r"^(\S+) (.+)", r"@at \1T\2Z")
+        return pc.replace_substring_regex(as_bytes(values), r"^(\d+-\d+-\d+) (.+)", r"@at \1T\2Z")
     return pc.replace_substring_regex(as_bytes(values), r"^(\d{4}-\d\d-\d\dT)", r"@at \1")
+
+
+def _note_far(values: pa.Array, times: pa.BinaryArray, faults: dict[int, str]) -> Mask:
+    """Note the schedules with a time or a duration that a server cannot count. Return the bad ones.
+
+    `values` is the column, and `times` holds the same as the server reads it.
+    """
+    if pa.types.is_timestamp(values.type):
+        micros = as_vector(pc.coalesce(values.cast(pa.timestamp("us")).cast(pa.int64()), ZERO))
+        far = (micros < _FIRST_MICROSECOND) | (micros > _LAST_MICROSECOND)
+        return _note_each(faults, times, far, _no_time)
+    timed = flags(pc.or_(pc.starts_with(times, _AT), pc.starts_with(times, _EVERY)))
+    doubtful = timed & ~flags(pc.match_substring_regex(times, _NEAR_SCHEDULE))
+    return _note_each(faults, times, doubtful, _schedule_fault)
+
+
+def _schedule_fault(schedule: bytes) -> str | None:
+    """Return why a server would publish the message of a schedule too early, or never.
+
+    None if it can count the time. Servers refuse a text that is no schedule.
+    """
+    text = schedule.decode("utf-8", "replace")
+    if schedule.startswith(_AT):
+        return _no_time(schedule) if beyond_clock(text[len(_AT) :]) else None
+    if (go_duration(text[len(_EVERY) :]) or 0) <= LONGEST_TTL:
+        return None
+    return f"{_SCHEDULE_IS} {shown_bytes(schedule)}, {_TOO_LONG}"
+
+
+def _no_time(schedule: bytes) -> str:
+    return f"{_SCHEDULE_IS} {shown_bytes(schedule)}, {_NO_TIME}"
 
 
 def _check_subjects(subject: pa.BinaryArray, faults: dict[int, str]) -> None:
@@ -454,6 +531,29 @@ def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | Non
     for at in np.flatnonzero(marked):
         faults.setdefault(int(at if row is None else row[at]), reason)
     return marked
+
+
+def _note_each(
+    faults: dict[int, str],
+    values: pa.BinaryArray,
+    doubtful: Mask,
+    fault: Callable[[bytes], str | None],
+) -> Mask:
+    """Note what `fault` says of doubtful values, and return the bad ones.
+
+    Looks at each distinct value once.
+    """
+    bad = np.zeros(len(values), np.bool_)
+    reasons: dict[bytes, str | None] = {}
+    for at in np.flatnonzero(doubtful).tolist():
+        value = values[at].as_py()
+        if value not in reasons:
+            reasons[value] = fault(value)
+        reason = reasons[value]
+        if reason is not None:
+            faults.setdefault(at, reason)
+            bad[at] = True
+    return bad
 
 
 def flags(values: pa.BooleanArray) -> Mask:

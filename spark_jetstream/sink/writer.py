@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import itertools
 import logging
@@ -242,9 +243,20 @@ def record_batches(
                 values = [None if value is None else list(value.items()) for value in values]
             elif (name, kind) == ("schedule", "timestamp"):
                 # Spark makes a time in the zone of the process, without saying so.
-                values = [None if value is None else value.astimezone() for value in values]
+                values = [None if value is None else _aware(value) for value in values]
             arrays.append(pa.array(values, types.get(kind)))  # a column of other integers has the type of its values
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
+
+
+def _aware(time: dt.datetime) -> dt.datetime:
+    """Return a time with the zone of the process.
+
+    In the years 1 and 9999, where Python may not be able to do that, return it with UTC.
+    """
+    try:
+        return time.astimezone()
+    except (OverflowError, ValueError):
+        return time.replace(tzinfo=dt.timezone.utc)
 
 
 def _fitting(rows: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,7 +29,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
-from tests.admin.conftest import Fill
+from tests.admin.conftest import Api, Fill
 from tests.admin.fake_api import Answer, administered, consumer_info, stream_info
 from tests.support.client import full
 from tests.support.publish import Message, Publisher
@@ -262,6 +263,33 @@ def test_pause_and_resume(admin: JetStreamAdmin, stream: str, fill: Fill) -> Non
         assert admin.consumers.load(stream, "c").config.pause_until == reply.pause_until
     with pytest.raises(OptionError, match=r'until must be a time .*, not "tomorrow"'):
         admin.consumers.pause(stream, "c", "tomorrow")
+    for far in ("9999-12-31T00:00:00Z", "2263-01-01T00:00:00Z", "250y", dt.timedelta(days=90_000)):
+        with pytest.raises(OptionError, match=r"until must be a time before 2262-04-11 .*, not"):
+            admin.consumers.pause(stream, "c", far)
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T00:00:00Z", "1000-01-01T00:00:00+01:00"])
+def test_a_start_that_no_server_can_count_is_refused_unless_it_is_there(
+    admin: JetStreamAdmin, stream: str, api: Api, time: str
+) -> None:
+    fields: dict[str, Any] = {"deliver_policy": "by_start_time", "opt_start_time": time}
+    said = (
+        f"cannot create consumer c of stream {stream}: opt_start_time must be a time that the clock "
+        f'of a server has, from 1677-09-22 to 2262-04-11, not "{time}"'
+    )
+    with pytest.raises(OptionError, match=re.escape(said)):
+        admin.consumers.create(stream, "c", **fields)
+    origin = {"name": stream, "opt_start_time": time}
+    with pytest.raises(OptionError, match=r"mirror\.opt_start_time must be a time that the clock"):
+        admin.streams.create("NEVER", mirror=origin)
+    with pytest.raises(OptionError, match=r"sources\.0\.opt_start_time must be a time that the clock"):
+        admin.streams.create("NEVER", sources=[origin])
+    assert "NEVER" not in admin.streams.names()
+    config = {"durable_name": "c", **fields}
+    api(f"CONSUMER.CREATE.{stream}.c", {"stream_name": stream, "config": config})
+    assert admin.consumers.create(stream, "c", **fields).config.opt_start_time is not None
+    with pytest.raises(OptionError, match=re.escape(said)):
+        admin.consumers.create(stream, "c", {**fields, "description": "another"})
 
 
 def test_reset(admin: JetStreamAdmin, stream: str, fill: Fill) -> None:

@@ -316,6 +316,8 @@ def test_keys_values_and_revisions_that_cannot_be(admin: JetStreamAdmin, make: M
         (lambda: bucket.get("a", revision=-1), "revision must be"),
         (lambda: bucket.create("a", "x", ttl="500ms"), "ttl must be a duration of whole seconds"),
         (lambda: bucket.create("a", "x", ttl="soon"), "ttl must be"),
+        (lambda: bucket.create("a", "x", ttl="201y"), 'ttl must be .* 1s to 200y .*, not "201y"'),
+        (lambda: bucket.purge("a", ttl="201y"), 'ttl must be .* from 1s to 200y .*, not "201y"'),
         (lambda: bucket.keys("a b"), "a filter of keys must be a key, possibly with .*: a character is not a letter"),
         (lambda: bucket.entries("a.*", "*.b"), r'a filter of keys holds "a\.\*" and "\*\.b", which overlap'),
         (lambda: bucket.watch(history=True, updates_only=True), "history and updates_only cannot"),

@@ -135,6 +135,16 @@ def same(one: Model, other: Model) -> None:
     assert differences(one, other) == differences(other, one) == []
 
 
+TOO_FAR = "opt_start_time must be a time that the clock of a server has, from 1677-09-22 to 2262-04-11"
+
+
+def begins_too_far(sent: Mapping[str, Any]) -> bool:
+    """Whether a server takes the start for another time: what is there is accepted, and not made anew."""
+    origins = [sent, sent.get("mirror") or {}, *(sent.get("sources") or [])]
+    times = [str(origin.get("opt_start_time")) for origin in origins]
+    return any(time.startswith(("2300-", "9999-")) for time in times)
+
+
 def accepted(admin: JetStreamAdmin, api: Api, sent: dict[str, Any], stream: str = "") -> bool:
     """Whether the server takes a stream, or a durable consumer of ``stream``.
 
@@ -194,7 +204,12 @@ def accepted(admin: JetStreamAdmin, api: Api, sent: dict[str, Any], stream: str 
         if stream:
             changed_and_copied(admin, stream, name, actual)
         ask("DELETE")
-        admin.apply(admin.plan(described, any_filter=True))
+        again = admin.plan(described, any_filter=True)
+        if begins_too_far(sent):
+            with pytest.raises(OptionError, match=TOO_FAR):
+                admin.apply(again)
+            return True
+        admin.apply(again)
         same(actual, manager.load(*owner, name).config)
     finally:
         manager.delete(*owner, name, missing_ok=True)
@@ -207,6 +222,10 @@ def changed_and_copied(admin: JetStreamAdmin, stream: str, name: str, actual: Co
     assert [change.field for change in consumers.update(stream, name, description="new")] == ["description"]
     consumers.update(stream, name, description=actual.description or None)
     same(actual, consumers.load(stream, name).config)
+    if begins_too_far(actual.body()):
+        with pytest.raises(OptionError, match=TOO_FAR):
+            consumers.copy(stream, name, f"{name}copy", any_filter=True)
+        return
     copy = consumers.copy(stream, name, f"{name}copy", any_filter=True).config
     consumers.delete(stream, f"{name}copy")
     # A pause that is over is not copied.

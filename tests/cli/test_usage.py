@@ -67,7 +67,8 @@ WRONG = [
     ("stream add NEW --retention queue", 'retention must be limits, interest or workqueue, not "queue"'),
     # Consumers
     ("consumer edit USAGE billing", "say what to change"),
-    ("consumer pause USAGE billing soon", 'or a duration such as 10m, not "soon"'),
+    ("consumer pause USAGE billing soon", 'or a duration such as 10m that ends before that, not "soon"'),
+    ("consumer pause USAGE billing 300y", "until must be a time before 2262-04-11 such as"),
     ("consumer next USAGE billing --count 1001", "--count"),
     ("consumer next USAGE billing --wait 5", "Invalid value for '--wait': \"5\" is not a duration such as 10s"),
     ("consumer next USAGE billing --wait 300y", "is not a duration such as 10s or 1h30m, up to 100y"),

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds, Timestamp, counted, rough, sized
+from spark_jetstream.protocol.units import (
+    LONGEST_TTL,
+    NEVER,
+    Bytes,
+    Nanoseconds,
+    Timestamp,
+    beyond_clock,
+    counted,
+    go_duration,
+    rough,
+    sized,
+)
 
 SECOND = 1_000_000_000
 INT64 = st.integers(0, 2**63 - 1)
@@ -122,3 +133,59 @@ def test_the_year_1_is_never() -> None:
 def test_sizes_and_counts_for_people(size: int, words: str, whole: str) -> None:
     assert (rough(size), sized(size)) == (words, whole)
     assert [counted(number, "message") for number in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("1h30m", 5400 * SECOND),
+        ("1.5h", 5400 * SECOND),
+        ("1.s", SECOND),
+        (".5s", SECOND // 2),
+        ("+5s", 5 * SECOND),
+        ("-5s", -5 * SECOND),
+        ("7ns1us1µs1μs1ms", 1_003_007),
+        ("2h2h", 4 * 3600 * SECOND),
+        (f"1.{'0' * 50}9s", SECOND),
+        ("2562047h47m16.854775807s", 2**63 - 1),
+        ("1d", None),
+        ("5", None),
+        ("1 h", None),
+        ("1H", None),
+        ("1e3s", None),
+        ("-", None),
+        ("", None),
+        ("never", None),
+    ],
+)
+def test_a_duration_is_read_as_servers_read_it(text: str, nanoseconds: int | None) -> None:
+    assert go_duration(text) == nanoseconds
+
+
+FAR_TIMES = {
+    "0000-01-01T00:00:00Z": True,
+    "0001-01-01T00:00:00Z": True,
+    "1676-12-31T23:59:59Z": True,
+    "1677-09-21T00:12:43Z": True,
+    "1677-09-21T00:12:44Z": False,
+    "1960-01-01T00:00:00Z": False,
+    "2026-03-01T12:00:00.1234567890123Z": False,
+    "2262-04-11T23:47:16.854775807Z": False,
+    "2262-04-11T23:47:16.854775808Z": True,
+    "2262-04-12T00:47:16+01:00": False,
+    "2262-04-11T22:47:17-01:00": True,
+    "2263-01-01T00:00:00Z": True,
+    "9999-12-31T23:59:59Z": True,
+    "tomorrow": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize("text", FAR_TIMES)
+def test_a_time_beyond_64_bits_of_nanoseconds_is_told(text: str) -> None:
+    assert beyond_clock(text) == FAR_TIMES[text]
+
+
+def test_a_server_can_add_the_longest_ttl_to_its_clock_for_decades() -> None:
+    last = Timestamp.of("2060-01-01T00:00:00Z").nanoseconds
+    assert last + LONGEST_TTL < 2**63

@@ -355,6 +355,19 @@ BAD_ROWS = [
     BadRow({"ttl": ["1h", "soon", "1h"]},
         r"invalid per-message TTL \(error 10165\): column ttl takes a duration of at least one second, .*", 10165,
         config={"allow_msg_ttl": True}),
+    BadRow({"ttl": ["1h", "2562047h", "1752000h"]},
+        r"column ttl is '2562047h', more than 200 years \(1752000h\): a server's clock ends in .*",
+        config={"allow_msg_ttl": True}),
+    BadRow(scheduled(schedule_ttl="2562047h"), "column schedule_ttl is '2562047h', more than .*", 0,
+        {**SCHEDULES, "allow_msg_ttl": True}, HERE),
+    *(
+        BadRow(scheduled(schedule=bad), f"column schedule is '{said}.*", 0, SCHEDULES, HERE)
+        for bad, said in (
+            ("2263-01-01T00:00:00Z", "@at 2263-01-01T00:00:00Z', a time that a server's clock"),
+            ("@at 1000-01-01T00:00:00Z", "@at 1000-01-01T00:00:00Z', a time that a server's clock"),
+            ("@every 2080000h", r"@every 2080000h', more than 200 years \(1752000h\), for which"),
+        )
+    ),
     *(
         BadRow(scheduled(**{name: bad}), rf"{said} \(error {code}\): {advice}.*", code, SCHEDULES, HERE)
         for name, bad, code, said, advice in (

@@ -371,6 +371,88 @@ def test_a_timestamp_is_a_schedule_in_utc(zone: str | None) -> None:
     ]
 
 
+NO_TIME = "a time that a server's clock does not have: it must be from 1677-09-22 to 2262-04-11"
+TOO_LONG = "more than 200 years (1752000h), for which no server can wait"
+#: Schedules, and the ends of the faults of those that a server would publish too early, or never.
+FAR_SCHEDULES: dict[str, str | None] = {
+    "2262-04-11T23:47:16Z": None,
+    "@at 1678-01-01T00:00:00Z": None,
+    "@at soon": None,
+    "2262-04-11T23:47:17Z": f"'@at 2262-04-11T23:47:17Z', {NO_TIME}",
+    "@at 2263-01-01T00:00:00Z": f"'@at 2263-01-01T00:00:00Z', {NO_TIME}",
+    "@at 9999-12-31T23:59:59+01:00": f"'@at 9999-12-31T23:59:59+01:00', {NO_TIME}",
+    "1677-01-01T00:00:00Z": f"'@at 1677-01-01T00:00:00Z', {NO_TIME}",
+    "0001-01-01T00:00:00Z": f"'@at 0001-01-01T00:00:00Z', {NO_TIME}",
+    "@every 1752000h": None,
+    "@every 99999999s": None,
+    "@every a long time": None,
+    "@every 1752001h": f"'@every 1752001h', {TOO_LONG}",
+    "@every 999999h999999h": f"'@every 999999h999999h', {TOO_LONG}",
+}
+
+
+def test_a_schedule_that_no_server_can_keep_is_a_fault() -> None:
+    times = [*FAR_SCHEDULES] * 2
+    ends = [*FAR_SCHEDULES.values()] * 2
+    count = len(times)
+    found = read_rows("a", data=[b"x"] * count, schedule=times, schedule_target=["due"] * count)
+    faults = {at: f"column schedule is {end}" for at, end in enumerate(ends) if end is not None}
+    assert found.faults == faults
+    kept = [line.startswith(b"Nats-Schedule: ") for line in found.lines.to_pylist()]
+    assert kept == [end is None for end in ends]
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"),
+    [
+        (2**63 // 1000, None),
+        (-(2**63) // 1000 + 1, None),
+        (0, None),
+        (2**63 // 1000 + 1, "'@at 2262-04-11T23:47:16.854776Z'"),
+        (-(2**63) // 1000, "'@at 1677-09-21T00:12:43.145224Z'"),
+        (-62_135_596_800_000_000, "'@at 0001-01-01T00:00:00.000000Z'"),
+        (253_402_300_800_000_000, "'@at 10000-01-01T00:00:00.000000Z'"),
+        (2**63 - 1, "'<value out of range: 9223372036854775807>'"),
+    ],
+)
+def test_a_timestamp_that_no_server_can_keep_is_a_fault(micros: int, shown: str | None) -> None:
+    times = pa.array([0, micros, None], pa.timestamp("us", tz="UTC"))
+    found = read(batch(data=[b"x"] * 3, schedule=times, schedule_target=pa.array(["due"] * 3)), "a")
+    assert found.faults == ({} if shown is None else {1: f"column schedule is {shown}, {NO_TIME}"})
+
+
+#: TTLs, and whether a server would take them for one that is over.
+LONG_TTLS = {
+    "1752000h": False,
+    "1752000h0m0.0000000001s": True,
+    "6307200000": False,
+    "6307200001": True,
+    "00000000000000000090": False,
+    "99999999999999": True,
+    "9" * 5000: True,
+    "2562047h": True,
+    "876001h876000h": True,
+    "105120000m": False,
+    "soon after": False,
+}
+
+
+@pytest.mark.parametrize("column", ["ttl", "schedule_ttl"])
+def test_a_ttl_beyond_the_clock_of_servers_is_a_fault(column: str) -> None:
+    words = [word.replace(" ", "-") for word in LONG_TTLS]
+    count = len(words)
+    timed = {"schedule": ["@hourly"] * count, "schedule_target": ["due"] * count}
+    beside = timed if column == "schedule_ttl" else {}
+    found = read_rows("a", data=[b"x"] * count, **beside, **{column: words})
+    assert found.faults.keys() == {at for at, long in enumerate(LONG_TTLS.values()) if long}
+    assert found.faults[7] == (
+        f"column {column} is '2562047h', more than 200 years (1752000h): a server's clock ends in "
+        "2262, and it removes the message at once; use never"
+    )
+    kept = [b"TTL: " in lines for lines in found.lines.to_pylist()]
+    assert kept == [not long for long in LONG_TTLS.values()]
+
+
 def test_without_a_schedule_a_target_and_a_ttl_do_not_count() -> None:
     odd = ["", "a b", "a\r\nb", None, "due"]
     found = read_rows("a", data=[b"x"] * 5, schedule=[None] * 5, schedule_target=odd, schedule_ttl=odd)

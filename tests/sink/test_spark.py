@@ -326,6 +326,25 @@ def test_a_schedule_of_a_row_is_a_time_in_the_zone_of_the_process(monkeypatch: p
     assert found.column(0).cast(pa.int64()).to_pylist() == [1_896_163_200_000_000, None]
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31"])
+def test_a_schedule_at_an_end_of_the_calendar_reaches_the_rows(
+    monkeypatch: pytest.MonkeyPatch, day: str, zone: str
+) -> None:
+    midnight = datetime.datetime.fromisoformat(day)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        (found,) = record_batches([(midnight,)], [("schedule", "timestamp")])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    micros = found.column(0).cast(pa.int64())[0].as_py()
+    # A day more or less makes no difference: no server can wait for it.
+    expected = midnight.replace(tzinfo=datetime.timezone.utc).timestamp()
+    assert abs(micros / 1e6 - expected) <= 86_400
+
+
 def test_rows_become_record_batches_of_a_bounded_size() -> None:
     fields = [("data", "string"), ("headers", "map<string,string>")]
     made = [(f"row {number}", {"N": str(number)}) for number in range(4500)]

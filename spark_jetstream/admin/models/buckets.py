@@ -92,7 +92,7 @@ class BucketConfig(AnyBucketConfig):
     """How many revisions of each key are kept, 1 to 64."""
     max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""
-    limit_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
+    limit_marker_ttl: Annotated[Nanoseconds, Span("1s", "200y", zero="none")] = ZERO
     """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
     (server 2.11, ADR-48)."""
     republish: RePublish | None = None

@@ -199,7 +199,7 @@ class StreamConfig(Model):
     """Defaults and limits of its consumers."""
     allow_msg_ttl: Boolean = False
     """Allow messages with their own time to live (server 2.11, ADR-43). It cannot be taken back."""
-    subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", zero="none")] = ZERO
+    subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", "200y", zero="none")] = ZERO
     """How long a marker stays, in nanoseconds, where the last message of a subject expired; 0 for no markers. It
     turns ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on (server 2.11)."""
     allow_msg_counter: Boolean = False
