@@ -47,6 +47,7 @@ from spark_jetstream.options.names import CommaList, KeyFilter
 from spark_jetstream.options.values import Span
 from spark_jetstream.protocol import columns, jsapi
 from spark_jetstream.protocol.headers import block_headers
+from spark_jetstream.protocol.pub_ack import STORE_FAILED, is_full
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.protocol.units import LONGEST_TTL, Nanoseconds, minutes_or_months, shown
 from spark_jetstream.streams.latest import TablePart, read_table
@@ -64,7 +65,7 @@ _HALF_AN_HOUR = Nanoseconds.of("30m")
 _FILTERS = CommaList(KeyFilter(), "keys", apart=True)
 _ADVICE = {
     10054: "with its headers the value is larger than max_value_size of bucket {0.bucket}",
-    10077: "bucket {0.bucket} takes nothing more: it is full (max_bytes)",
+    STORE_FAILED: "bucket {0.bucket} takes nothing more: it is full (max_bytes)",
     10109: "bucket {0.bucket} is sealed",
     10111: "a purge needs allow_rollup_hdrs on stream {0.stream}",
     10166: "a ttl needs limit_marker_ttl of bucket {0.bucket}",
@@ -393,8 +394,11 @@ class Bucket:
             wanted = f"revision {expected} was expected" if expected else "none was expected"
             problem = f"cannot {context}: {wanted}, but it has {there}"
             return self._wrong_revision(problem, key, expected, actual, error.err_code)
-        if error.err_code in _ADVICE:
-            reason = f"{_ADVICE[error.err_code].format(self._place.origin)}: {error.description}"
+        advice = _ADVICE.get(error.err_code)
+        if error.err_code == STORE_FAILED and not is_full(error.err_code, error.description):
+            advice = None
+        if advice is not None:
+            reason = f"{advice.format(self._place.origin)}: {error.description}"
             return jsapi.reworded(error, f"cannot {context}: {reason} (code {error.code}, error {error.err_code})")
         return error
 

@@ -18,6 +18,7 @@ from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.protocol.pub_ack import (
+    ADVICE,
     NAMING_SERVERS,
     NO_STREAM,
     AckReader,
@@ -254,8 +255,7 @@ _ADVICE = {
 
 def _refused(refusal: Refusal) -> NotStored:
     """Return the failure for a refusal, once all other payloads have their answers."""
-    advice = _ADVICE.get(refusal.err_code)
-    text = f"{refusal.description} (error {refusal.err_code}): {advice}" if advice else reason(refusal)
+    text = reason(refusal, {**ADVICE, **_ADVICE})
     no_leader = refusal.err_code == 0 and refusal.code == NO_STREAM
     disposition = Disposition.NONE
     if refusal.err_code == WRONG_REVISION:

@@ -192,8 +192,27 @@ class Outcome(enum.Enum):
     FAIL = "no row can be stored as things are"
 
 
-_FULL = "the stream is full and discards what is new: raise its limits or set discard to old"
+STORE_FAILED = 10077
+"""Error code of a store that takes no message; only the server's words say why (`_STORE`)."""
+ACCOUNT_IS_FULL = 10002
+"""Error code: the account has no room for a message."""
 
+_FULL = "the stream is full and discards what is new: raise its limits or set discard to old"
+_LARGEST_RECORD = (
+    "a stream with file storage keeps no message of more than 32 MiB: make the row smaller, or "
+    "write to a stream with memory storage"
+)
+#: What the words of a store mean that begin so (nats-server: server/store.go). Older servers send
+#: others, for errors that pass.
+_STORE: Mapping[str, tuple[Outcome, str]] = {
+    "maximum messages per subject exceeded": (
+        Outcome.LOOK,
+        "raise the stream's max_msgs_per_subject",
+    ),
+    "maximum messages exceeded": (Outcome.RETRY, _FULL),
+    "maximum bytes exceeded": (Outcome.RETRY, _FULL),
+    "message too large": (Outcome.REFUSED, _LARGEST_RECORD),
+}
 #: err_code -> what it means, and what to change (nats-server: server/errors.json); what is missing is worth a retry or
 #: fails.
 _MEANING: Mapping[int, tuple[Outcome, str]] = {
@@ -204,7 +223,6 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
         Outcome.LOOK,
         "column expected_last_subject_sequence names another message than the last one on its subject",
     ),
-    10077: (Outcome.RETRY, _FULL),  # the store says no: a full stream with discard=new, most of all
     10097: (Outcome.REFUSED, "make column headers smaller: a server keeps 64 KiB of them"),
     10109: (Outcome.FAIL, "nothing can be written to a sealed stream any more: write to another one"),
     10111: (Outcome.REFUSED, "set allow_rollup_hdrs on the stream, or drop column rollup"),
@@ -233,12 +251,17 @@ _MEANING: Mapping[int, tuple[Outcome, str]] = {
     10190: (Outcome.REFUSED, "column schedule_target must be another subject of the same stream, without wildcards"),
     10191: (Outcome.REFUSED, "column schedule_ttl takes at least one second, such as 90s or 5m, or never"),
     10192: (Outcome.REFUSED, "column rollup must be sub or null in a row with a schedule"),
+    # Headers of a row that no column makes, and that servers know which this release does not:
+    **dict.fromkeys((10177, 10193, 10203, 10212, 10223, 10227), (Outcome.REFUSED, "")),
 }
 ADVICE: Mapping[int, str] = {
     **{err_code: advice for err_code, (_, advice) in _MEANING.items()},
-    **dict.fromkeys((10002, 10023, 10028, 10047), "make room, or raise the limits of the server or the account"),
+    **dict.fromkeys(
+        (ACCOUNT_IS_FULL, 10023, 10028, 10047),
+        "make room, or raise the limits of the server or the account",
+    ),
+    STORE_FAILED: _FULL,  # where `is_full`
 }
-_SUBJECT_IS_FULL = "maximum messages per subject"
 
 
 def is_undecided(refusal: Refusal) -> bool:
@@ -252,12 +275,24 @@ def is_undecided(refusal: Refusal) -> bool:
     return busy or (refusal.err_code == 0 and refusal.code == 429)
 
 
+def is_full(err_code: int, description: str) -> bool:
+    """Whether an error says that a stream which discards what is new has no room for a message."""
+    return err_code == STORE_FAILED and _of_store(description)[1] == _FULL
+
+
+def _of_store(description: str) -> tuple[Outcome, str]:
+    for words, meaning in _STORE.items():
+        if description.startswith(words):
+            return meaning
+    return Outcome.RETRY, ""
+
+
 def outcome(refusal: Refusal) -> Outcome:
     """Return what a refusal means for its row."""
     if refusal.err_code == 0:
         return Outcome.RETRY if refusal.code in (NO_STREAM, 429) else Outcome.FAIL
-    if refusal.err_code == 10077 and refusal.description.startswith(_SUBJECT_IS_FULL):
-        return Outcome.LOOK
+    if refusal.err_code == STORE_FAILED:
+        return _of_store(refusal.description)[0]
     if refusal.err_code in _MEANING:
         return _MEANING[refusal.err_code][0]
     kind = API_ERRORS.get(refusal.err_code)
@@ -270,7 +305,8 @@ def reason(refusal: Refusal, advice: Mapping[int, str] = ADVICE) -> str:
         return "no stream captures this subject, or its stream has no leader (status 503)"
     if refusal.err_code == 0:
         return f"the server answered with status {refusal.code} {refusal.description}".rstrip()
-    full = refusal.description.startswith(_SUBJECT_IS_FULL)
-    change = "raise the stream's max_msgs_per_subject" if full else advice.get(refusal.err_code)
+    change = advice.get(refusal.err_code)
+    if refusal.err_code == STORE_FAILED and not is_full(refusal.err_code, refusal.description):
+        change = _of_store(refusal.description)[1]
     text = f"{refusal.description} (error {refusal.err_code})"
     return f"{text}: {change}" if change else text

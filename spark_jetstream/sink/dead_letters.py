@@ -22,6 +22,9 @@ from spark_jetstream.sink.rows import GROUP, INCREMENT, SERVER_HEADERS, RefusedR
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
+# Bytes of a dead letter: a stream with file storage keeps 32 MiB with the subject and what it adds
+# (nats-server: server/filestore.go, rlBadThresh).
+_LARGEST = 32 * 1024 * 1024 - 4096
 _AROUND = len(b"NATS/1.0\r\n") + len(b"\r\n")
 #: Headers for the server, which columns asked for, and those of an earlier dead letter.
 _LEFT_OUT = re.compile(SERVER_HEADERS.pattern + b"|" + DEAD_LETTER + b".*")
@@ -37,6 +40,7 @@ def dead_letters(
     have at most `max_payload` bytes; 4 KiB are enough for the dead letter's own headers.
     """
     data, lines, ids = [], [], []
+    max_payload = min(max_payload, _LARGEST)
     for row in refused:
         payload = row.data
         own = [

@@ -251,14 +251,15 @@ def _check_subjects(check: _Check, needs: frozenset[str]) -> None:
         needed = f"{who} has to see the state of stream {stream}" if who else ""
         info = check.visible(partial(check.info, stream, "stream", f"stream {stream}"), needed)
     if info is not None:
-        _check_stream(stream_summary(info, f"read stream {stream}"), options, needs)
+        _check_stream(check, stream_summary(info, f"read stream {stream}"), needs)
     check.dead_letters()
     if exactly_once:
         check.ledger(int((info or {}).get("config", {}).get("num_replicas", 1)))
 
 
-def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
+def _check_stream(check: _Check, state: StreamSummary, needs: frozenset[str]) -> None:
     name = state.name
+    options = check.options
     if state.mirror:
         raise OptionError(f"option stream: {name} is a mirror, which nobody can publish to", option="stream")
     if state.sealed:
@@ -284,6 +285,7 @@ def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[s
         refuse_unfit(state)
     _warn_of_lost_rows(state, options)
     _warn_of_lost_ids(state, options, needs)
+    _warn_of_a_small_stream(check, state)
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if state.duplicate_window < needed and options.delivery == "deduplicated":
         log.warning(
@@ -335,6 +337,28 @@ def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozens
         state.name,
         reason,
     )
+
+
+def _warn_of_a_small_stream(check: _Check, state: StreamSummary) -> None:
+    """Warn of a stream that discards old messages and has less room than the largest message needs.
+
+    It stores such a message, acknowledges it, and removes it at once.
+    """
+    if state.discard != "old" or state.max_bytes <= 0:
+        return
+    largest = check.requests.call(lambda connection: connection.max_payload)
+    if state.max_msg_size >= 0:
+        largest = min(largest, state.max_msg_size)
+    small = state.max_bytes < largest
+    if small and first_time(f"max_bytes of {state.name} at {check.options.connection!r}"):
+        log.warning(
+            "stream %s keeps %d bytes (max_bytes), and takes messages of up to %d bytes: it "
+            "acknowledges a row for which it has no room, and drops it; raise max_bytes, or set "
+            "max_msg_size below it",
+            state.name,
+            state.max_bytes,
+            largest,
+        )
 
 
 def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:

@@ -13,7 +13,7 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 | | all answers are there and prove nothing | stored, if it has no id and the server has it; else due at once |
 | in flight, subject of its own | an acknowledgement, of the stream and domain that must store it | stored |
 | | an acknowledgement of another one | the task fails |
-| | a refusal that may pass | due after a pause; after `maxRetries` the task fails (1) |
+| | a refusal that may pass | due after a pause; after `maxRetries` the task fails (1) (2) |
 | | a refusal for what its subject has | stored, if the message in its place is this row; else refused |
 | | a refusal of this row | refused |
 | | a refusal of all rows; no permission | the task fails |
@@ -24,6 +24,7 @@ A portion is sent when the window has room for it. Its rows share one reply subj
 
 (1) A subject without a stream refuses the row, also if it has another subscriber and the server cannot say so, but not
 while a stream of the task does not answer: a mapping of subjects may bring the row there.
+(2) A row that is larger than all that its stream, or the account, may keep is refused.
 A stream that has no leader, or whose leader has decided nothing (`pub_ack.is_undecided`), may take `retryTimeout`.
 
 Before rows are sent again each gets a reply subject of its own, and with delivery exactly-once those that the ledger
@@ -316,6 +317,10 @@ class Publisher:
 
         A stream that has no leader, or whose leader has decided nothing, may take `retryTimeout`.
         """
+        too_large = self._recovery.why_too_large(flight, index, refusal)
+        if too_large is not None:
+            self._window.refused += flight.refuse(index, too_large, refusal.err_code)
+            return
         now, patience = time.monotonic(), self._options.connection.retry_timeout
         too_long = now - self._answered > patience
         unheard = refusal.code == NO_STREAM and not refusal.err_code

@@ -10,9 +10,11 @@ import numpy as np
 
 from spark_jetstream.buckets.kv import last_revision
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.requests import stream_info
+from spark_jetstream.client.requests import ask, stream_info
 from spark_jetstream.errors import JetStreamError, PermissionDenied
-from spark_jetstream.protocol.pub_ack import Outcome, Refusal
+from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.pub_ack import ACCOUNT_IS_FULL, Outcome, Refusal, is_full
+from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
@@ -24,6 +26,8 @@ from spark_jetstream.streams.lookup import RawMessage, message, next_message, st
 log = logging.getLogger(__name__)
 
 _VALID = 1.0  # seconds for which an answer about a subject, or a failed request, is valid
+_AROUND_IN_FILE = 30
+_AROUND_IN_MEMORY = 16
 _MOST_OF_SUBJECT = 100  # messages of a full subject among which a row is looked for
 
 
@@ -140,6 +144,42 @@ class Recovery:
             return None
         return None if stored is None else stored.headers
 
+    def why_too_large(self, flight: InFlight, index: int, refusal: Refusal) -> str | None:
+        """Return why a row that found no room has none in an empty stream either.
+
+        None if it may have room there, or where the account cannot see the limits.
+        """
+        by_account = refusal.err_code == ACCOUNT_IS_FULL
+        if not by_account and not is_full(refusal.err_code, refusal.description):
+            return None
+        row = flight.portion.members(index)[0]
+        target = self._target.at(row.subject)
+        stream = target.stream if flight.portion.main else None
+        try:
+            names = [stream] if stream else self._capturing(target, row.subject)
+            for name in names:
+                state = stream_info(self._connection, name, prefix=target.api_prefix)
+                room = self._account_room(state, target) if by_account else state.max_bytes
+                owner = "the account" if by_account else "the stream"
+                why = _why_too_large(flight, index, state, owner, room)
+                if why is not None:
+                    return f"{refusal.description} (error {refusal.err_code}): {why}"
+        except JetStreamError as error:
+            log.info("cannot see whether a row is too large: %s", error)
+        return None
+
+    def _account_room(self, state: StreamSummary, target: Target) -> int:
+        """Return the bytes that the account may keep in streams of this kind; <= 0 for no limit."""
+        context = "read the limits of the account"
+        info = ask(self._connection, jsapi.ACCOUNT_INFO, context=context, prefix=target.api_prefix)
+        replicas = max(1, state.num_replicas)
+        kind = "max_memory" if state.storage == "memory" else "max_storage"
+        tier = jsapi.field(info, f"tiers.R{replicas}.limits.{kind}", int, context, 0)
+        if tier:
+            return tier
+        # Other than in a tier, each replica of a message counts.
+        return jsapi.field(info, f"limits.{kind}", int, context, 0) // replicas
+
     def _in_the_way(self, stream: str, row: RefusedRow, last: int | None) -> Iterator[RawMessage]:
         """Yield the message after the sequence that a row expects, or the first ones of its subject.
 
@@ -224,6 +264,31 @@ class Recovery:
         return why_silent(
             self._connection, target.stored_at(subject), now - flight.sent, stream, prefix=target.api_prefix
         )
+
+
+def _why_too_large(
+    flight: InFlight,
+    index: int,
+    state: StreamSummary,
+    owner: str,
+    room: int,
+) -> str | None:
+    """Return why a row, or a group, is too large for a stream whose `owner` may keep `room` bytes.
+
+    `room` <= 0 means no limit.
+    """
+    rows = flight.portion.members(index)
+    if 0 < state.max_msgs < len(rows):
+        most = f"stream {state.name} keeps {state.max_msgs:,} at most"
+        return f"it has {len(rows):,} rows, and {most}"
+    # What the server counts for a message beside its content (nats-server: fileStoreMsgSizeRaw).
+    around = _AROUND_IN_MEMORY if state.storage == "memory" else _AROUND_IN_FILE
+    size = sum(len(row.raw_subject) + len(row.lines) + len(row.data) + around for row in rows)
+    if len(rows) == 1:
+        size = int(flight.frames.size[index]) + len(rows[0].raw_subject) + around
+    if not 0 < room < size:
+        return None
+    return f"it takes {size:,} bytes in stream {state.name}, and {owner} keeps {room:,} at most"
 
 
 def _is_row(stored: RawMessage, row: RefusedRow) -> bool:

@@ -348,6 +348,9 @@ def test_what_a_bucket_refuses(admin: JetStreamAdmin, make: MakeKv, name: str) -
         small.put("a", "x" * 3_000_000)
     with pytest.raises(ApiError, match="a ttl needs limit_marker_ttl of bucket"):
         small.create("a", "x", ttl="5s")
+    # A file store that is not full has the same code for a message of more than 32 MiB.
+    large = ApiError("as it is", code=503, err_code=10077, description="message too large")
+    assert str(small._refusal(large, "a", {}, "put key a")) == "as it is"
     full.put("a", "x" * 100)
     with pytest.raises(ApiError, match=rf"put key b of bucket {name}f: bucket {name}f takes nothing more: .*max_bytes"):
         full.put("b", "x" * 300)

@@ -341,6 +341,14 @@ BAD_ROWS = [
     BadRow(second("data", "x" * 2000),
         r"message size exceeds maximum allowed \(error 10054\): raise the stream's max_msg_size", 10054,
         config={"max_msg_size": 1000}, data=b"x" * 2000),
+    *(
+        BadRow(second("data", "x" * 2000),
+            r"maximum bytes exceeded \(error 10077\): it takes 2,\d\d\d bytes in stream <N>, and "
+            "the stream keeps 1,500 at most",
+            10077, config={"max_bytes": 1500, "discard": "new", "storage": storage},
+            data=b"x" * 2000)
+        for storage in ("file", "memory")
+    ),
     BadRow(second("headers", {"A": "x" * 65536}),
         r"header size exceeds maximum allowed of 64k \(error 10097\): make column headers smaller: .*", 10097),
     BadRow(second("expected_last_subject_sequence", 7),
@@ -457,14 +465,53 @@ def test_a_row_that_is_larger_than_the_account_may_send_is_named() -> None:
         close_all()
 
 
+def test_a_row_that_is_larger_than_the_account_may_keep_is_named() -> None:
+    """The account has room for other rows."""
+    limits = "jetstream: { max_file: 100k }, users: [{ user: ann, password: a }]"
+    config = f"accounts {{ A {{ {limits} }} }}\nno_auth_user: ann"
+    with NatsServer(config=config) as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "SMALL", publisher)
+        s.fill(1)
+        options = {"servers": server.url, **QUICK}
+        sizes, subjects = (1, 200_000, 3), [f"small.{number}" for number in (1, 2, 3)]
+        frame = batch(data=[b"x" * size for size in sizes], subject=subjects)
+        said = (
+            r"row 2 .*'small\.2': resource limits exceeded for account \(error 10002\): it takes "
+            r"200,\d\d\d bytes in stream SMALL, and the account keeps 100,000 at most"
+        )
+        with pytest.raises(RowRefused, match=said):
+            store(writer_of("b", options, frame.schema), [frame])
+        close_all()
+
+
+def test_a_row_that_no_file_store_keeps_becomes_a_dead_letter_that_it_keeps() -> None:
+    most = 32 * 1024 * 1024
+    with NatsServer(max_payload=most + 8192) as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "LARGE", publisher)
+        options = {"servers": server.url, **QUICK, "deadLetterSubject": "large.dead"}
+        frame = batch(data=[b"1", b"x" * most, b"3"], subject=["large.1", "large.2", "large.3"])
+        store(writer_of("b", options, frame.schema), [frame])
+        subjects = {subject: (headers, data) for subject, headers, data in messages_of(s)}
+        assert subjects.keys() == {"large.1", "large.3", "large.dead"}
+        headers, data = subjects["large.dead"]
+        assert headers["Dead-Letter-Reason"] == [
+            "message too large (error 10077): a stream with file storage keeps no message of more "
+            "than 32 MiB: make the row smaller, or write to a stream with memory storage"
+        ]
+        assert headers["Dead-Letter-Size"] == [str(most)]
+        assert most - 8192 < len(data) < most
+        close_all()
+
+
 # What fails the task: no row is to blame.
 
 WHOLE = [
     Case("bs", "RowRefused",
         rf"{ROW} 3 {AT} '<s>.3': maximum messages exceeded \(error 10077\): {TOO_MANY}; 2 rows {STORED}",
         config={"max_msgs": 2, "discard": "new"}),
-    Case("b", "RowRefused", rf"{ROW} 1 {AT} '<s>.1': maximum bytes exceeded \(error 10077\): .*; 0 rows {STORED}",
-        config={"max_bytes": 10, "discard": "new"}),
+    Case("b", "RowRefused",
+        rf"{ROW} 3 {AT} '<s>.3': maximum bytes exceeded \(error 10077\): {TOO_MANY}; 2 rows .*",
+        {"delivery": "at-least-once"}, {"max_bytes": 100, "discard": "new"}),
     Case("bs", "RowRefused", f"{ROW} 1 {AT} '<s>.secret': {DENIED}; 0 rows {STORED}",
         {"user": "writer", "stream": "<N>", "subject": "<s>.secret"}),
     Case("b", "RowRefused", rf"{ROW} 1 {AT} '<s>.1': {NO_ACK}; 0 rows {STORED}", {"ackTimeout": "200ms"},
@@ -708,6 +755,22 @@ def test_a_server_that_restarts_forgets_the_ids_of_removed_messages(
     server.start()
     assert [sink.write([rows]).duplicates for sink in writers] == [2, 1]
     close_all()
+
+
+def test_a_stream_with_less_room_than_a_message_needs_is_warned_of(
+    make: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    s = make(max_bytes=1000)
+    dropping = (
+        f"stream {s.name} keeps 1000 bytes (max_bytes), and takes messages of up to 1048576 bytes: "
+        "it acknowledges a row for which it has no room, and drops it"
+    )
+    for _ in range(2):
+        write(s, HERE, {"data": ["x" * 2000] * 3})
+    assert (s.state()["messages"], caplog.text.count(dropping)) == (0, 1)
+    write(make(max_bytes=1000, max_msg_size=900), HERE)
+    write(make(max_bytes=1000, discard="new"), HERE)
+    assert caplog.text.count("for which it has no room") == 1
 
 
 def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:

@@ -212,6 +212,9 @@ REFUSALS: dict[str, tuple[int, str, Mapping[str, Any], Mapping[str, Any]]] = {
     "headers": (10097, "64 KiB", {"headers": [None, [("A", ["x" * 70_000])], None]}, {}),
     "no stream": (503, "no stream captures", {"subject": ["s.1", "elsewhere", "s.2"]}, {}),
     "another stream": (10174, "a group is for one stream", {"subject": ["s.1", "kept", "s.2"]}, {}),
+    "bytes": (10077, "bytes in stream S, and the stream keeps 1,000 at most", {
+        "headers": [None, [("A", ["x" * 1000])], None]
+    }, {"max_bytes": 1000, "discard": "new"}),
     "full": (10077, "max_msgs_per_subject", {"subject": ["s.1"] * 3}, {
         "max_msgs_per_subject": 2, "discard": "new", "discard_new_per_subject": True
     }),
@@ -239,6 +242,19 @@ def test_a_group_that_the_server_refuses(
     with pytest.raises(RowRefused, match="its group 'bad' of 3 rows is stored whole or not at all: ") as caught:
         sink(server.url, "at-least-once", bad.schema.names).write([bad])
     assert (caught.value.err_code, caught.value.number, s.state()["messages"]) == (code, 1, 0)
+
+
+def test_a_group_of_more_rows_than_its_stream_keeps_is_refused(
+    server: NatsServer,
+    admin: Publisher,
+) -> None:
+    s = made(server, admin, max_msgs=3, discard="new")
+    dead = Stream(server.url, "DEAD", admin, subjects=["dead"])
+    through = sink(server.url, maxRetries="0", deadLetterSubject="dead")
+    report = through.write([rows(["bad"] * 4), rows(["good"] * 3)])
+    assert (report.stored, report.dead_letters, batches_of(seen(s))) == (3, 4, {("good", 3): 1})
+    (reason,) = seen(dead)[0].headers["Dead-Letter-Reason"]
+    assert reason.endswith("(error 10077): it has 4 rows, and stream S keeps 3 at most")
 
 
 def test_a_row_that_no_stream_captures_takes_its_group_along_although_its_own_answer_is_late(

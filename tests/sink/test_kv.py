@@ -291,6 +291,11 @@ def test_values_that_the_bucket_refuses_are_named_by_their_keys(stream: MakeStre
         sink.write([puts(("huge", b"x" * (1 << 20) + b"x"))])
     with pytest.raises(RowRefused, match=rf"key 'a' .* set allow_msg_ttl on stream {bucket.name} "):
         sink.write([batch(key=["a"], value=[b"1"], ttl=["5m"])])
+    bucket.update(max_msg_size=-1, max_bytes=1000)
+    room = f"in stream {bucket.name}, and the stream keeps 1,000 at most"
+    said = rf"key 'large' .*: it takes 2,\d\d\d bytes {room}"
+    with pytest.raises(RowRefused, match=said):
+        sink_of(bucket, maxRetries=0).write([puts(("large", b"x" * 2000))])
     assert table(bucket) == {"small": b"x" * 100}
 
 
