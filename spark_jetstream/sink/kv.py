@@ -65,6 +65,7 @@ class BucketColumns(Columns):
         "key": ", which says where in the bucket a row goes (string)",
         "value": ", which holds what is put (binary or string)",
     }
+    empty_beside: ClassVar[Mapping[str, str]] = {"value": "operation"}
     payload: ClassVar[str] = "value"
 
 

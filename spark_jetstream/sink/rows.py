@@ -32,7 +32,8 @@ IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 Types = Mapping[str, tuple[str, ...]]
-TEXT, BYTES, NUMBER, TIME = ("string",), ("binary", "string"), ("bigint",), ("timestamp",)
+TEXT, BYTES, TIME = ("string",), ("binary", "string"), ("timestamp",)
+NUMBER = ("bigint", "int", "smallint", "tinyint")
 WHOLE = ("string", "tinyint", "smallint", "int", "bigint", "decimal(p,0)")
 MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
@@ -57,6 +58,17 @@ COMMAND_COLUMNS = {
     b"Nats-Schedule-Target": "schedule_target",
     b"Nats-Schedule-TTL": "schedule_ttl",
     b"Nats-Rollup": "rollup",
+}
+_VOID = "void"
+_COLLATION = re.compile(r" collate [\w.]+")
+_VARCHAR = re.compile(r"\b(?:var)?char\(\d+\)")
+_PRECISION = re.compile(r"\(\d+,0\)")
+#: Arrow's types of the first type of each column.
+_ARROW = {
+    **dict.fromkeys(("string", "binary"), pa.binary()),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    MAPS[0]: pa.map_(pa.string(), pa.list_(pa.string())),
 }
 _COMMAND_HEADERS = {column: header for header, column in COMMAND_COLUMNS.items()}
 _PAIRS = (("schedule", "schedule_target"), ("schedule_target", "schedule"), ("schedule_ttl", "schedule"))
@@ -99,12 +111,23 @@ class Columns:
     ignored: ClassVar[Types]
     #: Columns that must be there, and the rest of the sentence that one is missing.
     required: ClassVar[Mapping[str, str]]
+    #: Required columns that may be null in every row beside another column.
+    empty_beside: ClassVar[Mapping[str, str]] = {}
     #: The column that holds most of the bytes.
     payload: ClassVar[str]
 
     def of(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Return the columns of a record batch by name."""
-        return {name: batch.column(index) for index, name in enumerate(self.names)}
+        """Return the columns of a record batch by name, each with a type that it can hold.
+
+        Spark gives a column without any value the type void, which is Arrow's null.
+        """
+        columns: dict[str, pa.Array] = {}
+        for index, name in enumerate(self.names):
+            column = batch.column(index)
+            if pa.types.is_null(column.type) and name in self.accepted:
+                column = pa.nulls(len(column), _ARROW[self.accepted[name][0]])
+            columns[name] = column
+        return columns
 
     @classmethod
     def check(cls: type[C], fields: Sequence[tuple[str, str]], subject: str | None = None) -> C:
@@ -127,14 +150,12 @@ class Columns:
                     f'the sink knows no column "{name}"{hint} (columns: {", ".join(cls.accepted)}): drop it, or make '
                     f"it part of {cls.payload}"
                 )
-            if re.sub(r"\(\d+,0\)", "(p,0)", kind) not in known[name]:
+            if not _is_kind(kind, known[name]):
                 raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
             if name in names:
                 raise SchemaError(f'the DataFrame has column "{name}" twice')
             names.append(name)
-        for name, rest in cls.required.items():
-            if name not in names and not (subject if name == "subject" else name == "data" and "incr" in names):
-                raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
+        cls._check_required(dict(fields), subject)
         for name, other in _PAIRS:
             if name in names and other not in names:
                 raise SchemaError(f'column "{name}" needs column "{other}" beside it')
@@ -147,6 +168,37 @@ class Columns:
                 'replace the one before it; give each row a subject of its own (column "subject")'
             )
         return cls(tuple(names), subject)
+
+    @classmethod
+    def _check_required(cls, kinds: Mapping[str, str], subject: str | None) -> None:
+        """Raise `SchemaError` for a required column that is missing, or null in every row."""
+        for name, rest in cls.required.items():
+            if name == "subject" and subject is not None:
+                continue
+            if name not in kinds:
+                if name == "data" and "incr" in kinds:
+                    continue
+                raise SchemaError(f'the DataFrame has no column "{name}"{rest}')
+            if kinds[name] == _VOID and cls.empty_beside.get(name) not in kinds:
+                allowed = " or ".join(cls.accepted[name])
+                raise SchemaError(f'column "{name}" is null in every row (type void), but must be {allowed}')
+
+
+def plain_type(kind: str) -> str:
+    """Return a Spark `simpleString` type without what makes no difference to the sink.
+
+    Collations and the lengths of varchar and char say how Spark compares texts. A map that has no
+    names, or no values, has the type void for them.
+    """
+    kind = _COLLATION.sub("", kind)
+    kind = _VARCHAR.sub("string", kind)
+    return kind.replace(_VOID, "string") if kind.startswith("map<") else kind
+
+
+def _is_kind(kind: str, kinds: tuple[str, ...]) -> bool:
+    """Return whether a Spark type is one of `kinds`; void is one of any."""
+    plain = _PRECISION.sub("(p,0)", plain_type(kind))
+    return plain == _VOID or plain in kinds
 
 
 class SinkColumns(Columns):
@@ -171,6 +223,7 @@ class SinkColumns(Columns):
         "data": ", which holds the payload (binary or string)",
         "subject": ": add it, or set option subject",
     }
+    empty_beside: ClassVar[Mapping[str, str]] = {"data": "incr"}
     payload: ClassVar[str] = "data"
 
 

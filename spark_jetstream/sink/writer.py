@@ -32,7 +32,7 @@ from spark_jetstream.sink.ledger import FORGOTTEN, REMEMBERED
 from spark_jetstream.sink.objects import ObjectColumns, write_objects
 from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
-from spark_jetstream.sink.rows import SinkColumns
+from spark_jetstream.sink.rows import SinkColumns, plain_type
 from spark_jetstream.sink.task import WriteTask, write_task
 from spark_jetstream.spark_process import ease_next_tasks, find_file, first_time
 
@@ -239,12 +239,14 @@ def record_batches(
         arrays = []
         for index, (name, kind) in enumerate(fields):
             values = [row[index] for row in some]
-            if kind.startswith("map"):
+            plain = plain_type(kind)
+            if plain.startswith("map"):
                 values = [None if value is None else list(value.items()) for value in values]
-            elif (name, kind) == ("schedule", "timestamp"):
+            elif (name, plain) == ("schedule", "timestamp"):
                 # Spark makes a time in the zone of the process, without saying so.
                 values = [None if value is None else _aware(value) for value in values]
-            arrays.append(pa.array(values, types.get(kind)))  # a column of other integers has the type of its values
+            # A column of other integers has the type of its values.
+            arrays.append(pa.array(values, types.get(plain)))
         yield pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 

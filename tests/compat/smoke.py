@@ -73,7 +73,8 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, 
     subject = F.concat(F.lit(f"{prefix}.batch."), "subject").alias("subject")
     table = spark.read.format("jetstream").option("servers", url).option("stream", stream).load()
     for _ in range(times):
-        rows = table.select("data", "headers", "stream", "sequence", "timestamp", subject)
+        empty = F.lit(None).alias("msg_id")
+        rows = table.select("data", "headers", "stream", "sequence", "timestamp", subject, empty)
         writer = rows.write.format("jetstream").option("servers", url).option("stream", target).mode("append")
         writer.option("writeId", f"once-{prefix}").save()
 
@@ -84,7 +85,9 @@ def write(spark: SparkSession, url: str, stream: str, folder: str, target: str, 
         source = spark.readStream.format("jetstream").option("servers", url).option("stream", stream).load()
         single = F.map_from_arrays(F.array(F.lit("Single")), F.array(F.col("sequence").cast("string"))).alias("headers")
         names = F.concat(F.lit("id-"), "sequence").alias("msg_id")
-        rows = source.select(F.col("data").cast("string").alias("data"), single, names)
+        text = F.collate(F.col("data").cast("string"), "UTF8_LCASE").alias("data")
+        # A column without any value, which Spark gives the type void.
+        rows = source.select(text, single, names, F.lit(None).alias("ttl"))
         rows = rows if "subject" in options else rows.withColumn("subject", F.lit("nowhere.x"))
         query = (
             rows.writeStream.format("jetstream")

@@ -71,6 +71,17 @@ def test_operations_revisions_and_lifetimes_become_headers() -> None:
     assert expecting(lines[-1], 9) == lines[-1].replace(EXPECTED % 7, EXPECTED % 9)
 
 
+def test_columns_without_a_value_are_as_none() -> None:
+    """Spark's type of `lit(None)` is void, and Arrow's null."""
+    empty = pa.nulls(1)
+    found = rows(key=["a"], value=[b"x"], operation=empty, expected_revision=empty, ttl=empty)
+    assert (found.lines.to_pylist(), found.faults) == ([b""], {})
+    BucketColumns.check([("key", "string"), ("value", "void"), ("operation", "string")])
+    found = rows(key=["a", "b"], value=pa.nulls(2), operation=["DELETE", "PURGE"])
+    assert (found.lines.to_pylist(), found.data.to_pylist()) == ([DEL, PURGE], [b"", b""])
+    assert found.faults == {}
+
+
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "null key": ({"key": None}, "column key is null"),
     "empty key": ({"key": ""}, "in its key '' a token between the dots is empty"),

@@ -182,6 +182,14 @@ class TestRows:
         (row,) = object_rows(batch(name=[name], content=[b"x"]), columns, 1)
         assert (row.name, said in str(row.problem)) == (name or "", True)
 
+    def test_takes_headers_without_a_value_for_none(self) -> None:
+        """Spark's types are void for `lit(None)`, and map<void,void> for `create_map()`."""
+        nothing = pa.MapArray.from_arrays([0, 0], pa.nulls(0), pa.nulls(0))
+        columns = ObjectColumns(("name", "content", "headers"))
+        for headers in (pa.nulls(1), nothing):
+            (row,) = object_rows(batch(name=["a"], content=[b"x"], headers=headers), columns, 1)
+            assert (row.headers, row.problem) == ({}, None)
+
     def test_refuses_text_that_is_not_utf8(self) -> None:
         """Spark makes such text where bytes are cast to a string."""
         texts = pa.array([b"gr\xfcn", b"green"], pa.binary()).view(pa.string())

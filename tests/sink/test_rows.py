@@ -15,7 +15,7 @@ from spark_jetstream.errors import SchemaError
 from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, ddl
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.objects import ObjectColumns
-from spark_jetstream.sink.rows import Columns, SinkColumns, subject_fault
+from spark_jetstream.sink.rows import Columns, SinkColumns, plain_type, rows_of, subject_fault
 from tests.support.sinking import HEADERS, batch, read, read_rows
 
 # -- columns, as DDL --
@@ -38,7 +38,14 @@ def test_columns_can_be_written_as_the_source_gives_them() -> None:
 #: Beside those of `test_like_kafka`.
 BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
     (ROWS, "data binary, subject string, colour string", ['no column "colour"', "make it part of data", "msg_id"]),
-    (ROWS, "data binary, expected_last_subject_sequence int", ["of type int", "must be bigint"]),
+    (ROWS, "data binary, expected_last_subject_sequence string", ["of type string", "must be bigint"]),
+    (ROWS, "data void, subject string", ['"data" is null in every row (type void), but must be binary']),
+    (ROWS, "data binary, subject void", ['"subject" is null in every row (type void), but must be ']),
+    (ROWS, "data binary, subject string, headers map<string,array<int>>", ["map<string,array<int>>"]),
+    (KEYS, "key void, value binary", ['"key" is null in every row (type void)']),
+    (KEYS, "key string, value void", ['"value" is null in every row (type void)']),
+    (OBJECTS, "name void, content binary", ['"name" is null in every row (type void)']),
+    (OBJECTS, "name string, content void", ['"content" is null in every row (type void)']),
     (ROWS, "data binary, sequence string", ['"sequence" is of type string', "must be bigint"]),
     (ROWS, "data binary, subject string, data binary", ['column "data" twice']),
     (ROWS, "data binary, subject string, schedule string", ['column "schedule" needs column "schedule_target"']),
@@ -65,6 +72,40 @@ def test_other_columns_are_refused_by_name(kind: type[Columns], text: str, parts
         kind.check(fields_of(text))
     for part in parts:
         assert part in str(caught.value)
+
+
+#: Types that Spark may give a column, and what the sink takes them for.
+SAME_TYPES = {
+    "string collate UTF8_LCASE": "string",
+    "string collate UTF8_BINARY_RTRIM": "string",
+    "varchar(10)": "string",
+    "char(3)": "string",
+    "void": "void",
+    "map<string collate UNICODE,string collate UNICODE_CI_AI>": "map<string,string>",
+    "map<string,array<string collate UNICODE>>": "map<string,array<string>>",
+    "map<varchar(10),array<char(3)>>": "map<string,array<string>>",
+    "map<void,void>": "map<string,string>",
+    "map<string,void>": "map<string,string>",
+    "map<string,array<void>>": "map<string,array<string>>",
+    "decimal(10,0)": "decimal(10,0)",
+}
+
+
+@pytest.mark.parametrize("given_type", SAME_TYPES)
+def test_collations_lengths_and_void_make_no_other_type(given_type: str) -> None:
+    plain = SAME_TYPES[given_type]
+    assert plain_type(given_type) == plain
+    column = "headers" if plain.startswith("map") else "incr"
+    fields = [("data", "binary"), ("subject", "string"), (column, given_type)]
+    assert ROWS.check(fields).names == ("data", "subject", column)
+
+
+@pytest.mark.parametrize("kind", ["tinyint", "smallint", "int", "bigint", "void"])
+def test_a_number_may_have_any_size(kind: str) -> None:
+    ROWS.check(fields_of(f"data binary, subject string, expected_last_subject_sequence {kind}"))
+    ROWS.check(fields_of(f"data binary, subject string, sequence {kind}"))
+    KEYS.check(fields_of(f"key string, value binary, expected_revision {kind}, revision {kind}"))
+    OBJECTS.check(fields_of(f"name string, content binary, size {kind}"))
 
 
 def test_a_schedule_and_option_subject_do_not_go_together() -> None:
@@ -132,6 +173,64 @@ def test_rows_are_the_same_from_all_types_and_slices(types: dict[str, pa.DataTyp
         assert found.msg_id.to_pylist() == [None, b"id-2", b"id-3", None]
         assert found.faults == {2: "column data is null", 3: "its subject '*' has a wildcard"}
         assert read(part.slice(1, 1)).lines.to_pylist() == [b"A: 1\r\nA: 2\r\n"]
+
+
+#: Optional columns of each kind of target, and those that they need beside them.
+BESIDE = {
+    "schedule": ("schedule_target",),
+    "schedule_target": ("schedule",),
+    "schedule_ttl": ("schedule", "schedule_target"),
+}
+OPTIONAL = [name for name in SinkColumns.accepted if name not in SinkColumns.required]
+
+
+@pytest.mark.parametrize("column", OPTIONAL)
+def test_a_column_without_a_value_is_as_none(column: str) -> None:
+    """Spark's type of `lit(None)` is void, and Arrow's null."""
+    empty = dict.fromkeys((column, *BESIDE.get(column, ())), pa.nulls(2))
+    found = read(batch(data=[b"x", b"y"], subject=["a", "b"], **empty))
+    assert found.lines.to_pylist() == [b"", b""]
+    assert found.faults == {}
+    assert found.msg_id is None or found.msg_id.null_count == 2
+
+
+def test_an_increment_has_a_payload_without_a_value() -> None:
+    columns = SinkColumns.check([("data", "void"), ("subject", "string"), ("incr", "int")])
+    given = batch({"incr": pa.int32()}, data=pa.nulls(2), subject=["a", "b"], incr=[1, -2])
+    found = rows_of(given, columns, 1)
+    assert found.lines.to_pylist() == [b"Nats-Incr: 1\r\n", b"Nats-Incr: -2\r\n"]
+    assert (found.data.to_pylist(), found.faults) == ([b"", b""], {})
+
+
+def test_the_option_subject_wins_over_a_column_without_a_value() -> None:
+    SinkColumns.check([("data", "binary"), ("subject", "void")], "orders.new")
+    found = read(batch(data=[b"x"], subject=pa.nulls(1)), "orders.new")
+    assert (found.subject.to_pylist(), found.faults) == ([b"orders.new"], {})
+
+
+#: Maps in which Spark knows no type for names or values, and the fault of the only row.
+EMPTY_MAPS: dict[str, tuple[pa.Array, str | None]] = {
+    "map()": (pa.MapArray.from_arrays([0, 0], pa.nulls(0), pa.nulls(0)), None),
+    "map('A', null)": (
+        pa.MapArray.from_arrays([0, 1], pa.array(["A"]), pa.nulls(1)),
+        "column headers holds a null value",
+    ),
+    "map('A', array())": (
+        pa.MapArray.from_arrays([0, 1], pa.array(["A"]), pa.array([[]], pa.list_(pa.null()))),
+        None,
+    ),
+    "map('A', array(null))": (
+        pa.MapArray.from_arrays([0, 1], pa.array(["A"]), pa.array([[None]], pa.list_(pa.null()))),
+        "column headers holds a null value",
+    ),
+}
+
+
+@pytest.mark.parametrize(("headers", "fault"), EMPTY_MAPS.values(), ids=EMPTY_MAPS)
+def test_a_map_without_a_value_has_no_headers(headers: pa.Array, fault: str | None) -> None:
+    found = read(batch(data=[b"x"], subject=["a"], headers=headers))
+    assert found.lines.to_pylist() == [b""]
+    assert found.faults == ({} if fault is None else {0: fault})
 
 
 # -- subjects --

@@ -22,6 +22,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_jetstream.schema import COLUMN_NAMES, COLUMNS, arrow_schema
+from spark_jetstream.sink.rows import SinkColumns, rows_of
 from spark_jetstream.sink.writer import record_batches
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
@@ -343,6 +344,26 @@ def test_a_schedule_at_an_end_of_the_calendar_reaches_the_rows(
     # A day more or less makes no difference: no server can wait for it.
     expected = midnight.replace(tzinfo=datetime.timezone.utc).timestamp()
     assert abs(micros / 1e6 - expected) <= 86_400
+
+
+def test_columns_of_rows_without_a_value_become_columns_of_their_type() -> None:
+    fields = [
+        ("data", "string collate UTF8_LCASE"),
+        ("subject", "varchar(10)"),
+        ("headers", "map<void,void>"),
+        ("msg_id", "void"),
+        ("expected_last_subject_sequence", "smallint"),
+        ("incr", "decimal(5,0)"),
+    ]
+    empty = (None, None, None)
+    (found,) = record_batches([("x", "a", {}, *empty), ("y", "b", None, *empty)], fields)
+    columns = SinkColumns(tuple(name for name, _ in fields))
+    rows = rows_of(found, columns, 1)
+    assert (rows.data.to_pylist(), rows.subject.to_pylist()) == ([b"x", b"y"], [b"a", b"b"])
+    assert (rows.lines.to_pylist(), rows.faults) == ([b"", b""], {})
+    listed = [("data", "string"), ("headers", "map<string,array<void>>")]
+    (found,) = record_batches([("x", {"A": [None]}), ("y", {"A": []})], listed)
+    assert rows_of(found, SinkColumns(("data", "headers"), "a"), 1).faults.keys() == {0}
 
 
 def test_rows_become_record_batches_of_a_bounded_size() -> None:
