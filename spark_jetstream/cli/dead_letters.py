@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.models.messages import StoredMessage
 
 MaxAge = Annotated[str, Option(metavar="DURATION", help="How long that is kept, such as 30d; 0 for good.")]
+_SIZE = "How many bytes of it are kept, such as 64m; -1 for any number."
+MaxBytes = Annotated[str, Option(metavar="SIZE", help=_SIZE)]
 letters = group("dead-letters", "What consumers gave up: keep, list, publish again.")
 
 
 @command(letters, "keep", example="dead-letters keep ORDERS --max-age 30d")
-def keep(run: Run, stream: StreamName, max_age: MaxAge = "0") -> None:
+def keep(run: Run, stream: StreamName, max_age: MaxAge = "0", max_bytes: MaxBytes = "-1") -> None:
     """Create the stream that keeps which messages the consumers of a stream give up from now on."""
-    kept = run.admin.streams.keep_dead_letters(stream, max_age=max_age).config.name
+    made = run.admin.streams.keep_dead_letters(stream, max_age=max_age, max_bytes=max_bytes)
+    kept = made.config.name
     run.out.done(f"stream {kept} keeps what consumers of stream {stream} give up", stream=stream, kept=kept)
 
 

@@ -56,6 +56,7 @@ _NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would stor
 #: Columns and the oldest servers that know them; before that a server stores an increment as a message without payload,
 #: and a message with a TTL for good.
 _SERVERS = {"incr": (2, 12, 0), "ttl": (2, 11, 0)}
+_MAX_BYTES_REQUIRED = 10113  # error code: streams of this account must have max_bytes
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
 _warned: set[tuple[str, str]] = set()
@@ -202,29 +203,61 @@ class _Check:
         def create(connection: Connection) -> None:
             connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, STREAM), request, context=context)
 
+        version = self.requests.call(lambda connection: connection.server_version)
+        knows_ttl = version >= _SERVERS["ttl"]
         try:
             state = self.requests.stream(STREAM)
-            if state.persist_mode == "async":
-                raise DeliveryError(
-                    f"the ledger of delivery exactly-once, stream {STREAM}, has persist_mode async, so a crash of its "
-                    "server loses what was noted: create it again without"
-                )
-            known = self.requests.call(lambda connection: connection.server_version) >= _SERVERS["ttl"]
-            if known and not state.allow_msg_ttl and not self.options.streaming:
-                raise DeliveryError(
-                    f"the ledger of delivery exactly-once, stream {STREAM}, was made without allow_msg_ttl, and the "
-                    "entries of a batch write expire: set it (spark-jetstream stream edit "
-                    f"{STREAM} --allow-msg-ttl)"
-                )
+            expires = knows_ttl and not self.options.streaming
+            fault = _ledger_fault(state, expires=expires)
+            if fault is not None:
+                ledger = f"the ledger of delivery exactly-once, stream {STREAM}"
+                raise DeliveryError(f"{ledger}, {fault}")
         except StreamNotFound:
             try:
                 self.requests.call(create)
             except StreamExists:
                 log.info("another process has made %s at the same moment", BUCKET)
             except (ApiError, PermissionDenied) as error:
-                raise DeliveryError(f"{error}; make it beforehand, or set delivery to deduplicated") from None
+                bounded = isinstance(error, ApiError) and error.err_code == _MAX_BYTES_REQUIRED
+                command = _ledger_command(replicas, with_ttl=knows_ttl, bounded=bounded)
+                raise DeliveryError(
+                    f"{error}; make it beforehand ({command}), or set delivery to deduplicated"
+                ) from None
         except PermissionDenied as error:
             raise DeliveryError(f"cannot see the ledger of delivery exactly-once: {error}") from None
+
+
+def _ledger_fault(state: StreamSummary, *, expires: bool) -> str | None:
+    """Return why the ledger's stream may lose entries, or refuses those that expire.
+
+    None for a good one.
+    """
+    edit = f"spark-jetstream stream edit {STREAM}"
+    if state.persist_mode == "async":
+        crash = "a crash of its server loses what was noted"
+        return f"has persist_mode async, so {crash}: create it again without"
+    if state.max_age > 0:
+        return f"forgets what was noted after its max_age: take that back ({edit} --max-age 0)"
+    if state.evicts:
+        change = f"{edit} --discard new"
+        return f"drops the oldest entries at its limits: let it refuse new ones ({change})"
+    if expires and not state.allow_msg_ttl:
+        change = f"{edit} --allow-msg-ttl"
+        return f"was made without allow_msg_ttl, and the entries of a batch write expire: set it ({change})"
+    return None
+
+
+def _ledger_command(replicas: int, *, with_ttl: bool, bounded: bool) -> str:
+    """Return the command that makes the ledger's bucket.
+
+    `bounded`: the account demands a limit.
+    """
+    parts = [f"spark-jetstream kv add {BUCKET} --replicas {replicas}"]
+    if with_ttl:
+        parts.append("--limit-marker-ttl 1s")  # entries of batch writes expire
+    if bounded:
+        parts.append("--max-bytes 64m")
+    return " ".join(parts)
 
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:

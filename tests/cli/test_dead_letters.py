@@ -22,9 +22,10 @@ def s(stream: MakeStream, admin: JetStreamAdmin, do: Command) -> Iterator[Stream
     made.send(Message(f"{made.subject}.a", b"one", [("X", "1"), ("X", "2"), ("Nats-Msg-Id", "own")]))
     made.fill(3)
     kept = f"{made.name}_DEAD_LETTERS"
-    done = do("keep", made.name, "--max-age", "1h", "--json").json
+    done = do("keep", made.name, "--max-age", "1h", "--max-bytes", "64m", "--json").json
     assert done == {"stream": made.name, "kept": kept}
-    assert admin.streams.load(kept).config.max_age == 3600 * 10**9
+    config = admin.streams.load(kept).config
+    assert (config.max_age, config.max_bytes) == (3600 * 10**9, 64 << 20)
     admin.consumers.create(made.name, durable_name="strict", ack_policy="explicit")
     for delivered in admin.consumers.next(made.name, "strict", 3, ack="none", no_wait=False):
         admin.consumers.term(delivered, reason="bad")

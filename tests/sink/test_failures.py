@@ -297,7 +297,8 @@ def test_exactly_once_without_permission_to_make_the_ledger(server: Server, make
         assert kind == "DeliveryError"
         assert said == (
             "cannot make the ledger of delivery exactly-once, the Key-Value bucket spark_jetstream_ledger: the account "
-            f"may not publish to $JS.API.STREAM.CREATE.{LEDGER}; make it beforehand, or set delivery to deduplicated"
+            f"may not publish to $JS.API.STREAM.CREATE.{LEDGER}; make it beforehand (spark-jetstream kv add "
+            "spark_jetstream_ledger --replicas 1 --limit-marker-ttl 1s), or set delivery to deduplicated"
         )
     # Made beforehand, by somebody who may.
     write(s, {**options, "user": "bob"})
@@ -780,6 +781,62 @@ def test_exactly_once_with_a_ledger_that_acknowledges_too_early() -> None:
         options = {"servers": server.url, "stream": s.name, **ONCE}
         with pytest.raises(DeliveryError, match=f"the ledger .*, stream {LEDGER}, has persist_mode async"):
             writer_of("s", options, batch(data=[b"x"], subject=["plain.a"]).schema)
+        close_all()
+
+
+def test_exactly_once_names_the_command_for_a_ledger_where_streams_need_limits() -> None:
+    """And takes the bucket that this command makes, for a batch write and for a query."""
+    limits = "jetstream: { max_file: 1g, max_bytes_required: true }"
+    users = "users: [{ user: ann, password: a }]"
+    config = f"accounts {{ A {{ {limits}, {users} }} }}\nno_auth_user: ann"
+    with NatsServer(config=config) as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "PLAIN", publisher, max_bytes=1 << 20)
+        options = {"servers": server.url, "stream": s.name, **ONCE}
+        row = batch(data=[b"x"], subject=["plain.a"])
+        with pytest.raises(DeliveryError) as raised:
+            writer_of("b", options, row.schema)
+        command = "kv add spark_jetstream_ledger --replicas 1 --limit-marker-ttl 1s --max-bytes 64m"
+        assert str(raised.value) == (
+            "cannot make the ledger of delivery exactly-once, the Key-Value bucket spark_jetstream_ledger: "
+            "account requires a stream config to have max bytes set (code 400, error 10113); make it "
+            f"beforehand (spark-jetstream {command}), or set delivery to deduplicated"
+        )
+        succeed(*command.split(), url=server.url)
+        for mode in "bs":
+            store(writer_of(mode, options, row.schema), [row])
+        assert s.state()["messages"] == 2
+        assert publisher.api(f"STREAM.INFO.{LEDGER}")["state"]["messages"] > 0
+        close_all()
+
+
+FORGETS = "forgets what was noted after its max_age"
+DROPS = "drops the oldest entries"
+#: Settings with which a ledger that was made by hand would lose entries, and the change that helps.
+UNFIT_LEDGERS = {
+    "it expires": ({"max_age": 3_600_000_000_000}, FORGETS, "--max-age 0"),
+    "it drops bytes": ({"max_bytes": 1 << 20, "discard": "old"}, DROPS, "--discard new"),
+    "it drops messages": ({"max_msgs": 1000, "discard": "old"}, DROPS, "--discard new"),
+}
+
+
+@pytest.mark.parametrize(("config", "said", "change"), UNFIT_LEDGERS.values(), ids=UNFIT_LEDGERS)
+def test_exactly_once_refuses_a_ledger_that_loses_entries(
+    config: Mapping[str, Any],
+    said: str,
+    change: str,
+) -> None:
+    with NatsServer() as server, Publisher(server.url) as publisher:
+        s = Stream(server.url, "PLAIN", publisher)
+        publisher.api(f"STREAM.CREATE.{LEDGER}", {**bucket_config(1), **config})
+        options = {"servers": server.url, "stream": s.name, **ONCE}
+        row = batch(data=[b"x"], subject=["plain.a"])
+        mend = f"spark-jetstream stream edit {LEDGER} {change}"
+        for mode in "bs":
+            with pytest.raises(DeliveryError, match=rf"stream {LEDGER}, {said}.*: .* \({mend}\)"):
+                writer_of(mode, options, row.schema)
+        succeed(*mend.split()[1:], "--force", url=server.url)
+        store(writer_of("b", options, row.schema), [row])
+        assert s.state()["messages"] == 1
         close_all()
 
 
