@@ -167,7 +167,8 @@ def delivered_messages(frames: Frames, stream: str) -> Iterator[DeliveredMessage
     for raw in messages(frames):
         ack = parse_ack(raw.reply)
         stored = {"subject": raw.subject, "seq": ack.stream_seq, "time": ack.time, "data": raw.data, "hdrs": raw.hdrs}
-        message = StoredMessage.from_server({**stored, "stream": stream})
+        context = f"read message {ack.stream_seq} of stream {stream}"
+        message = StoredMessage.from_server({**stored, "stream": stream}, context)
         yield DeliveredMessage(message, ack.consumer, ack.deliveries, ack.consumer_seq, ack.pending, raw.reply)
 
 

@@ -242,8 +242,19 @@ def reply(payload: bytes, context: str) -> dict[str, Any]:
     return body
 
 
-def field(body: Mapping[str, Any], path: str, kind: type[T], context: str, default: T | None = None) -> T:
-    """Return the value of type ``kind`` at a dotted path of a reply, else the default, else raise `ProtocolError`."""
+def field(
+    body: Mapping[str, Any],
+    path: str,
+    kind: type[T],
+    context: str,
+    default: T | None = None,
+    *,
+    what: str = "the server's reply",
+) -> T:
+    """Return the value of type ``kind`` at a dotted path of a reply, else the default.
+
+    Raises `ProtocolError` without a default; it says that ``what`` has no such field.
+    """
     value: Any = body
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -252,15 +263,25 @@ def field(body: Mapping[str, Any], path: str, kind: type[T], context: str, defau
     if isinstance(value, kind) and not odd:
         return value
     if default is None:
-        raise ProtocolError(f"cannot {context}: the server's reply has no usable field {path}")
+        raise ProtocolError(f"cannot {context}: {what} has no usable field {path}")
     return default
 
 
-def whole(body: Mapping[str, Any], path: str, context: str, *, least: int = 0) -> int:
-    """Return the number at a dotted path of a reply. Raises `ProtocolError` unless it is from `least` to 2^63-1."""
-    number = field(body, path, int, context)
+def whole(
+    body: Mapping[str, Any],
+    path: str,
+    context: str,
+    *,
+    least: int = 0,
+    what: str = "the server's reply",
+) -> int:
+    """Return the number at a dotted path of a reply.
+
+    Raises `ProtocolError`, about ``what``, unless it is from `least` to 2^63-1.
+    """
+    number = field(body, path, int, context, what=what)
     if not least <= number <= INT64_MAX:
-        raise ProtocolError(f"cannot {context}: the server's reply has {shown(number)} for {path}")
+        raise ProtocolError(f"cannot {context}: {what} has {shown(number)} for {path}")
     return number
 
 

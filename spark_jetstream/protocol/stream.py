@@ -232,14 +232,21 @@ def _leadership(body: Mapping[str, Any], context: str) -> dict[str, Any]:
     return {"led": led, "followed": followed, "term": f"{leader} {since}" if since else ""}
 
 
-def reply_time(body: Mapping[str, Any], path: str, context: str) -> int:
-    """The time at a path of a reply, in ns; 0 for the year 1 and for none. `ProtocolError` outside of 1970 to 2262."""
+def reply_time(
+    body: Mapping[str, Any],
+    path: str,
+    context: str,
+    *,
+    what: str = "the server's reply",
+) -> int:
+    """Return the time at a path of a reply, in ns; 0 for the year 1 and for none.
+
+    Raises `ProtocolError`, about ``what``, for a time outside of 1970 to 2262.
+    """
     text = jsapi.field(body, path, str, context, "")
     if not text or text.startswith("0001-01-01T"):
         return 0
     try:
         return time_nanoseconds(text)
     except ValueError:
-        raise ProtocolError(
-            f"cannot {context}: the server's reply has {shown(text)} for {path}, which is no time"
-        ) from None
+        raise ProtocolError(f"cannot {context}: {what} has {shown(text)} for {path}, which is no time") from None

@@ -19,12 +19,14 @@ from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import dead_letter_stream
 from spark_jetstream.protocol.headers import block_headers
+from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.stream import reply_time
 from spark_jetstream.protocol.units import parse_time
 from spark_jetstream.schema import DEAD_LETTER_COLUMNS, arrow_schema
 from spark_jetstream.streams.direct import CLOCK_SKEW
 from spark_jetstream.streams.lookup import message
 
+_REMOVE = "remove it (spark-jetstream stream delete-msg)"
 _AT_ONCE = 64  # messages in memory
 
 
@@ -46,13 +48,19 @@ def read_dead_letters(
 
 def _advised(stream: str, number: int, advisory: bytes) -> dict[str, Any]:
     context = f"take message {number} of stream {dead_letter_stream(stream)} for an advisory about stream {stream}"
-    body = jsapi.reply(advisory, context)
-    kind, given_up = str(body.get("type")).rpartition(".")[2], reply_time(body, "timestamp", context) // 1000
+    try:
+        body = json_object(advisory)
+    except ValueError as fault:
+        raise ProtocolError(f"cannot {context}: it {fault}; {_REMOVE}") from None
+    kind = str(body.get("type")).rpartition(".")[2]
+    given_up = reply_time(body, "timestamp", context, what="it") // 1000
     texts = {name: jsapi.field(body, name, str, context, "") or None for name in ("consumer", "reason", "domain")}
     known = kind in ("max_deliver", "terminated") and body.get("stream") == stream and given_up and texts["consumer"]
     if not known:
-        raise ProtocolError(f"cannot {context}: it is none; remove it (spark-jetstream stream delete-msg)")
-    sequence, deliveries = (jsapi.whole(body, name, context, least=1) for name in ("stream_seq", "deliveries"))
+        raise ProtocolError(f"cannot {context}: it is none; {_REMOVE}")
+    sequence, deliveries = (
+        jsapi.whole(body, name, context, least=1, what="it") for name in ("stream_seq", "deliveries")
+    )
     row = {"stream": stream, "sequence": sequence, "kind": kind, "deliveries": deliveries, "given_up": given_up}
     return row | texts
 

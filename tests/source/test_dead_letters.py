@@ -207,23 +207,34 @@ def test_many_come_in_their_order(gives_up: GivesUp, s: Stream) -> None:
     assert [row.data for row in found] == [s.messages[number].data for number in range(1, 205)]
 
 
+_TERMINATED = b'{"type":"io.nats.jetstream.advisory.v1.terminated","stream":"%s","consumer":"c"'
+_NOW = b',"timestamp":"2026-01-01T00:00:00Z"'
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "said"),
     [
-        b"none",
-        b'{"type":"io.nats.jetstream.advisory.v1.nak","stream":"%s","timestamp":"2026-01-01T00:00:00Z"}',
-        b'{"type":"io.nats.jetstream.advisory.v1.terminated","stream":"OTHER","timestamp":"2026-01-01T00:00:00Z"}',
-        b'{"type":"io.nats.jetstream.advisory.v1.terminated","stream":"%s"}',
+        (b"none", "it is not JSON; remove it (spark-jetstream stream delete-msg)"),
+        (b"[1]", "it is not a JSON object; remove it"),
+        (b'{"error":{"code":404}}', "it is none; remove it"),
+        (_TERMINATED.replace(b"terminated", b"nak") + _NOW + b"}", "it is none; remove it"),
+        (_TERMINATED.replace(b"%s", b"OTHER") + _NOW + b"}", "it is none; remove it"),
+        (_TERMINATED + b"}", "it is none; remove it"),
+        (_TERMINATED + b',"timestamp":"soon"}', 'it has "soon" for timestamp, which is no time'),
+        (_TERMINATED + _NOW + b"}", "it has no usable field stream_seq"),
+        (_TERMINATED + _NOW + b',"stream_seq":-1}', 'it has "-1" for stream_seq'),
     ],
 )
-def test_what_is_no_advisory_of_the_stream(gives_up: GivesUp, s: Stream, body: bytes) -> None:
+def test_a_message_that_is_no_advisory_of_the_stream_is_named(
+    gives_up: GivesUp, s: Stream, body: bytes, said: str
+) -> None:
     """Any client can publish to the subjects of advisories."""
     body = body.replace(b"%s", s.name.encode())
     s.publisher.publish([Message(f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{s.name}.x", body)])
-    with pytest.raises(
-        ProtocolError, match=f"message 1 of stream {gives_up.kept} for an advisory about stream {s.name}"
-    ):
+    with pytest.raises(ProtocolError) as raised:
         gives_up.rows()
+    about = f"message 1 of stream {gives_up.kept} for an advisory about stream {s.name}"
+    assert f"{about}: {said}" in str(raised.value)
     gives_up.admin.messages.delete(gives_up.kept, 1)
     assert gives_up.rows() == []
 
