@@ -18,7 +18,7 @@ from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.conventions import DEAD_LETTER
 from spark_jetstream.protocol.wire import binaries
 from spark_jetstream.sink.message_ids import MessageIds
-from spark_jetstream.sink.rows import GROUP, INCREMENT, SERVER_HEADERS, RefusedRow, Rows
+from spark_jetstream.sink.rows import COMMAND_COLUMNS, GROUP, SERVER_HEADERS, RefusedRow, Rows
 
 _LONGEST = 1024  # bytes of a subject, a reason or an id; all of it is far below what a server takes
 _MAX_HEADERS = 0xFFFF  # bytes of header that a server keeps (error 10097)
@@ -28,6 +28,7 @@ _LARGEST = 32 * 1024 * 1024 - 4096
 _AROUND = len(b"NATS/1.0\r\n") + len(b"\r\n")
 #: Headers for the server, which columns asked for, and those of an earlier dead letter.
 _LEFT_OUT = re.compile(SERVER_HEADERS.pattern + b"|" + DEAD_LETTER + b".*")
+_OPERATION = b"KV-Operation: "
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
@@ -37,7 +38,7 @@ def dead_letters(
     """Return the dead letters of refused rows for a subject, and their message ids, if `identifier` makes some.
 
     An id depends on the row alone, so that a task that runs again makes no second letter. Header and payload of each
-    have at most `max_payload` bytes; 4 KiB are enough for the dead letter's own headers.
+    have at most `max_payload` bytes; 10 KiB are enough for the dead letter's own headers.
     """
     data, lines, ids = [], [], []
     max_payload = min(max_payload, _LARGEST)
@@ -48,9 +49,7 @@ def dead_letters(
             DEAD_LETTER + b"Reason: " + _one_line(row.reason.encode()),
             DEAD_LETTER + b"Error-Code: %d" % row.err_code,
         ]
-        for line, name in ((INCREMENT, b"Incr: "), (GROUP, b"Group: ")):
-            if value := row.rest(line):
-                own.append(DEAD_LETTER + name + _one_line(value))
+        own += _commands(row)
         cut = DEAD_LETTER + b"Size: %d" % len(payload)
         kept = [line for line in row.lines.split(b"\r\n") if line and not _LEFT_OUT.fullmatch(line.partition(b":")[0])]
         fixed = [*own, cut]
@@ -74,6 +73,19 @@ def dead_letters(
         None,
     )
     return rows, binaries(ids) if identifier is not None else None
+
+
+def _commands(row: RefusedRow) -> list[bytes]:
+    """Return the header lines with what columns of a row ask the server for, and its group."""
+    given = {header.removeprefix(b"Nats-"): row.command(header) for header in COMMAND_COLUMNS}
+    given[b"Group"] = row.rest(GROUP)
+    if row.rest(_OPERATION):
+        del given[b"Rollup"]  # a part of the operation PURGE on a key, which the dead letter has
+    lines = []
+    for name, value in given.items():
+        if value:
+            lines.append(DEAD_LETTER + name + b": " + _one_line(value))
+    return lines
 
 
 def _id(row: RefusedRow, identifier: MessageIds) -> bytes:

@@ -30,6 +30,7 @@ from spark_jetstream.schema import closest_column
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Unfit = dict[int, dict[bytes, bytes]]
 
 Types = Mapping[str, tuple[str, ...]]
 TEXT, BYTES, TIME = ("string",), ("binary", "string"), ("timestamp",)
@@ -242,7 +243,8 @@ class Rows:
     the rows. With `ends` they are groups: group i, which ends before row `ends[i]`, is stored whole or not at all.
 
     `origin` names the message that each row was read from, by stream and sequence, with nulls where a row does not say;
-    None if the columns are not there.
+    None if the columns are not there. `unfit` has the values of command columns that cannot be headers, for
+    dead letters, by index and by the name of the header.
     """
 
     number: IntArray
@@ -254,6 +256,7 @@ class Rows:
     left_out: dict[bytes, int] = field(default_factory=dict)
     ends: IntArray | None = None
     origin: pa.BinaryArray | None = None
+    unfit: Unfit = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.number)
@@ -265,8 +268,10 @@ class Rows:
         msg_id = None if self.msg_id is None else self.msg_id.take(pick)
         kept = {int(old): new for new, old in enumerate(indices)} if self.faults else {}
         faults = {kept[index]: reason for index, reason in self.faults.items() if index in kept}
+        unfit = {kept[index]: values for index, values in self.unfit.items() if index in kept}
         origin = None if self.origin is None else self.origin.take(pick)
-        return Rows(self.number[indices], subject, data, lines, msg_id, faults, origin=origin)
+        number = self.number[indices]
+        return Rows(number, subject, data, lines, msg_id, faults, origin=origin, unfit=unfit)
 
 
 @dataclass(frozen=True)
@@ -303,6 +308,11 @@ class RefusedRow:
         """Return the rest of the header line that begins with `line`, b"" if there is none."""
         return (b"\r\n" + self.lines).partition(b"\r\n" + line)[2].partition(b"\r\n")[0]
 
+    def command(self, header: bytes) -> bytes:
+        """Return what a command column has asked for with this header, b"" for nothing."""
+        given = self.rows.unfit.get(self.index, {})
+        return given.get(header) or self.rest(header + b": ")
+
     @property
     def number(self) -> int:
         """The number of the row in its task, from 1."""
@@ -329,16 +339,27 @@ def rows_of(batch: pa.RecordBatch, columns: Columns, first_number: int) -> Rows:
     if "headers" in given:
         lines, left_out = header_lines(given["headers"], faults)
     lines = with_ttl_and_expected(lines, given, "expected_last_subject_sequence", faults)
-    lines = _with_schedule_and_rollup(lines, given, faults)
+    unfit: Unfit = {}
+    lines = _with_schedule_and_rollup(lines, given, faults, unfit)
     if "incr" in given:
-        lines = _with_increments(lines, given, data, faults)
+        lines = _with_increments(lines, given, data, faults, unfit)
     if "atomic_group" in given:
         lines = with_header(lines, ATOMIC_GROUP.encode(), header_values(given["atomic_group"], "atomic_group", faults))
     msg_id = header_values(given["msg_id"], "msg_id", faults) if "msg_id" in given else None
     numbers = np.arange(first_number, first_number + count, dtype=np.int64)
     data = pc.fill_null(data, NOTHING)
     subject = pc.fill_null(subject, NOTHING)
-    return Rows(numbers, subject, data, lines, msg_id, faults, left_out, origin=_origins(given))
+    return Rows(
+        numbers,
+        subject,
+        data,
+        lines,
+        msg_id,
+        faults,
+        left_out,
+        origin=_origins(given),
+        unfit=unfit,
+    )
 
 
 def _origins(given: Mapping[str, pa.Array]) -> pa.BinaryArray | None:
@@ -465,13 +486,18 @@ def _ttl_fault(ttl: bytes, column: str) -> str | None:
 
 
 def _with_increments(
-    lines: pa.BinaryArray, given: Mapping[str, pa.Array], data: pa.BinaryArray, faults: dict[int, str]
+    lines: pa.BinaryArray,
+    given: Mapping[str, pa.Array],
+    data: pa.BinaryArray,
+    faults: dict[int, str],
+    unfit: Unfit,
 ) -> pa.BinaryArray:
     """Put the header line of column `incr` before the others. Rows that a server would refuse are noted (ADR-49)."""
     values = decimal(given["incr"])
     bad = flags(pc.invert(pc.match_substring_regex(values, _INTEGER)))
     for at in np.flatnonzero(bad):
         faults.setdefault(int(at), f"column incr is {shown_bytes(values[at].as_py())}, which is no integer")
+    _keep(unfit, _COMMAND_HEADERS["incr"], values, bad)
     others = [name for name in ("ttl", "expected_last_subject_sequence", "schedule", "rollup") if name in given]
     beside = {"data": pc.greater(pc.binary_length(data), ZERO)} | {name: pc.is_valid(given[name]) for name in others}
     for name, there in beside.items():
@@ -482,26 +508,36 @@ def _with_increments(
 
 
 def _with_schedule_and_rollup(
-    lines: pa.BinaryArray, given: Mapping[str, pa.Array], faults: dict[int, str]
+    lines: pa.BinaryArray, given: Mapping[str, pa.Array], faults: dict[int, str], unfit: Unfit
 ) -> pa.BinaryArray:
     """Add the header lines of `COMMAND_COLUMNS` but `incr`. A row without a schedule has no target and no TTL."""
     if "schedule" in given:
         times, target = _schedules(given["schedule"]), given["schedule_target"]
         broken = note(faults, pc.match_substring_regex(times, _NO_SCHEDULE), "column schedule is no schedule")
         broken |= _note_far(given["schedule"], times, faults)
+        _keep(unfit, _COMMAND_HEADERS["schedule"], times, broken)
         lines = with_header(lines, _COMMAND_HEADERS["schedule"], without(times, broken))
         lacking = pc.and_(pc.is_valid(times), pc.is_null(target))
         note(faults, lacking, "column schedule_target is null, unlike schedule")
         for column, read in (("schedule_target", header_values), ("schedule_ttl", _ttls)):
             if column in given:
                 values = without(given[column], flags(pc.is_null(times)))
-                lines = with_header(lines, _COMMAND_HEADERS[column], read(values, column, faults))
+                good = read(values, column, faults)
+                _keep(unfit, _COMMAND_HEADERS[column], as_bytes(values), flags(pc.is_null(good)))
+                lines = with_header(lines, _COMMAND_HEADERS[column], good)
     if "rollup" in given:
         values = as_bytes(given["rollup"])
         unknown = pc.invert(pc.match_substring_regex(values, _ROLLUP))
         broken = note(faults, unknown, "column rollup must be sub or all, or null")
+        _keep(unfit, _COMMAND_HEADERS["rollup"], values, broken)
         lines = with_header(lines, _COMMAND_HEADERS["rollup"], without(values, broken))
     return lines
+
+
+def _keep(unfit: Unfit, header: bytes, values: pa.BinaryArray, bad: Mask) -> None:
+    """Note the bad values of a command column that are not null."""
+    for at in np.flatnonzero(bad & flags(values.is_valid())).tolist():
+        unfit.setdefault(at, {})[header] = values[at].as_py()
 
 
 def _schedules(values: pa.Array) -> pa.BinaryArray:

@@ -242,8 +242,10 @@ class Plan:
         lines, data, code = _header_lines(row.values), row.values["data"] or b"", REFUSED[row.why].code
         lines += [f"Dead-Letter-Subject: {self.options.get('subject', row.values['subject']) or ''}"]
         lines += [f"Dead-Letter-Reason: {row.why}", f"Dead-Letter-Error-Code: {code}"]
-        if row.values.get("incr") is not None and row.why != "no integer":
-            lines.append(f"Dead-Letter-Incr: {row.values['incr']}")
+        for name in ("incr", "schedule", "schedule_target", "schedule_ttl", "rollup"):
+            if row.values.get(name) is not None:
+                header = HEADERS[name].removeprefix("Nats-")
+                lines.append(f"Dead-Letter-{header}: {row.values[name]}")
         if row.values.get("atomic_group") is not None:
             lines.append(f"Dead-Letter-Group: {row.values['atomic_group']}")
         if len(data) > MAX_PAYLOAD:

@@ -7,6 +7,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -156,6 +157,15 @@ def test_a_dead_letter_keeps_the_increment() -> None:
         b"A: 1\r\nDead-Letter-Subject: c.a\r\nDead-Letter-Reason: why\r\nDead-Letter-Error-Code: 10168\r\n"
         b"Dead-Letter-Incr: -7\r\n"
     ]
+
+
+@pytest.mark.parametrize("text", ["1.5", "1" + "x" * 900, "one\nNats-Rollup: all"])
+def test_a_dead_letter_keeps_a_text_that_is_no_increment(text: str) -> None:
+    found = read_rows("c.a", incr=["5", text]).take(np.array([1]))
+    refused = RefusedRow(found, 0, None, found.faults[0], 0)
+    letters, _ = dead_letters([refused], "dead", 1 << 20, None)
+    (lines,) = letters.lines.to_pylist()
+    assert lines.endswith(b"\r\nDead-Letter-Incr: %b\r\n" % text.replace("\n", " ").encode())
 
 
 # -- with a server --

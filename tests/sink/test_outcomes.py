@@ -190,6 +190,26 @@ def test_the_id_of_a_letter_has_the_subject_of_a_row_with_an_id_of_its_own() -> 
     assert ids == [b"own.40f89e395b66422f.dead", b"own.8472c2e34d854f75.dead", names[2] + b".dead"]
 
 
+def test_a_letter_keeps_what_columns_ask_the_server_for() -> None:
+    """Also what is no schedule, no target and no roll-up."""
+    asked: dict[str, list[str | None]] = {
+        "schedule": ["@hourly", "@at 9999-01-01T00:00:00Z", None],
+        "schedule_target": ["due", "a b", "due"],
+        "schedule_ttl": ["5m", "9999999999", None],
+        "rollup": ["sub", "some", "all"],
+    }
+    some = read_rows(data=[b"x"] * 3, subject=["a", "b", "c"], **asked)
+    assert some.faults.keys() == {1}
+    taken = [some.take(np.array([at])) for at in range(3)]
+    letters, *_ = letters_of([RefusedRow(one, 0, None, "why", 0) for one in taken])
+    names = [f"Dead-Letter-{name}" for name in ("Schedule", "Schedule-Target", "Schedule-TTL", "Rollup")]
+    assert [[headers.get(name) for name in names] for headers in letters] == [
+        [["@hourly"], ["due"], ["5m"], ["sub"]],
+        [["@at 9999-01-01T00:00:00Z"], ["a b"], ["9999999999"], ["some"]],
+        [None, None, None, ["all"]],
+    ]
+
+
 def test_long_words_are_cut_between_characters() -> None:
     some = read_rows(data=[b"x"], subject=["ü" * 30_000])
     [headers], [data], _ = letters_of([RefusedRow(some, 0, None, "x" + "ß" * 5_000, 0)], 8_192)
