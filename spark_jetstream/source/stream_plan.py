@@ -258,8 +258,11 @@ class StreamPlan:
         if state.last_seq < position.next:
             return position
         end = self.last_matching()
-        # A batch that ends there still begins at the position.
-        before = [known for known in self._unmatched if known[1] <= position.next and known[2] < end.next]
+        # A batch that ends there still begins at the position. What is known of messages that are
+        # gone stays true, also where the whole batch is gone.
+        lasting = max(end.next, state.first_kept + 1)
+        covering = [known for known in self._unmatched if known[1] <= position.next]
+        before = [known for known in covering if known[2] < lasting]
         self._unmatched = [*before[-1:], (state.created, end.next, max(end.next, state.last_seq + 1))]
         if end.next > position.next:
             self._counts = ("", 0), 0  # the next batch looks again: a replica may not have known the last one yet

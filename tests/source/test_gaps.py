@@ -254,6 +254,45 @@ def test_a_running_query_knows_that_also_of_the_next_batch_with_rows(stream: Mak
         case.running.ranges(case.position, end)
 
 
+def test_a_run_continues_behind_a_gap_that_it_has_warned_of(
+    stream: MakeStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It warns once, also if the stream is empty. A purge that finds nothing makes the gap no loss."""
+    config: dict[str, Any] = {**QUEUE, "max_msgs_per_subject": 5, "allow_msg_ttl": True}
+    case = Case(stream, durable=True, **config)
+    case.publish("aaa")
+    case.stream.remove(11, 12, 13)
+    assert case.stream.state()["messages"] == 0
+    caplog.clear()
+    end = case.running.latest(case.position, limited=True)
+    assert end.streams[case.stream.name].next == 14
+    case.stream.purge()
+    assert read(case.stream.url, case.running.ranges(case.position, end)) == {case.stream.name: []}
+    doubts = [message for message in caplog.messages if "messages 11 to 13 of stream" in message]
+    assert len(doubts) == 1
+    assert "cannot be known, and reading goes on" in doubts[0]
+    # Another run has not warned of it, and cannot tell what the purge has removed.
+    with pytest.raises(DataLossError, match="messages 11 to 13 of stream"):
+        case.planner().ranges(case.position, end)
+
+
+def test_a_task_reports_a_message_that_was_deleted_since_it_was_counted(stream: MakeStream) -> None:
+    """A gap that may be no loss changes no count. The next run counts what is left."""
+    case = Case(stream, **HELD, **INTEREST, allow_msg_ttl=True)
+    case.publish("a")
+    end = case.running.latest(case.position, limited=True)
+    case.stream.remove(11)
+    case.publish("b")
+    assert case.stream.state()["first_seq"] == 13
+
+    tasks = case.running.ranges(case.position, end)
+    removed = r"1 of 1 messages .* were removed .* after this read was planned"
+    with pytest.raises(DataLossError, match=removed):
+        read(case.stream.url, tasks)
+    tasks = case.planner().ranges(case.position, end)
+    assert read(case.stream.url, tasks) == {case.stream.name: []}
+
+
 @pytest.mark.parametrize("available_now", [False, True])
 def test_the_position_of_a_quiet_filter_keeps_up(stream: MakeStream, available_now: bool) -> None:
     """Also while nothing is stored, and in runs that end: a later run could not tell what goes from a loss."""
