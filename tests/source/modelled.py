@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
 from tests.source.kept import LAST, Kept, Life, Position
@@ -125,6 +125,24 @@ class Query:
             options["startingOffsets"] = json.dumps(dict.fromkeys(self.by_name(), self.first))
         return {name: value for name, value in options.items() if value != ""}
 
+    def _named_others(self) -> bool:
+        """Whether the option names none of the streams in the checkpoint."""
+        known = self.start["streams"] if self.start is not None else {}
+        return self.what == "stream" and bool(known) and not known.keys() & self.by_name().keys()
+
+    def _correct_names(self, ask: Callable[[], object]) -> NoReturn:
+        """Spark asks a query whose option names other streams than the checkpoint has."""
+        try:
+            ask()
+        except OptionError as error:
+            self.say(f"other streams: {error}")
+            told = "the checkpoint is of another query" in str(error)
+            self.check(told, "it is refused for another reason")
+            self.left_out = set()
+            self._end_run()
+            raise Stopped from None
+        raise Difference("a query must not go on with the checkpoint of another one")
+
     def _change_options(self) -> None:
         chance = self.chance
         self.options |= {name: chance.choice(values) for name, values in OPTIONS.items()}
@@ -149,11 +167,11 @@ class Query:
             return "deleted and created again"
         if life.first <= position.next:
             return ""
-        if self.filters and any(
+        if any(
             created == life.created and last_match < position.next and life.first <= end
             for created, end, last_match in self.looks.get(kept.name, ())
         ):
-            return ""
+            return ""  # the run knows, or has said, what is gone
         gone, reach = "went before being read", life.limits_reach(position)
         if self.what == "bucket":
             return "" if life.present or life.setting("allow_msg_ttl") else gone
@@ -184,17 +202,22 @@ class Query:
         self.check(not sure or not self.fails, f"{doing} does not report {losses}")
         for name, loss in sure.items():
             # A run says once of a stream that it was deleted.
-            said = any(name in line and loss in line for line in self.warnings)
+            said = self._warned(name, loss)
             self.check(said or loss == "was deleted", f"{doing} does not warn of {losses}, only of {self.warnings}")
         for name, loss in losses.items():
             life = self.by_name()[name].life
-            if loss[:1] == "?" and life is not None:  # a run says once of a gap that it may be a loss
+            doubted = self._warned(name, "are gone")
+            self.check(doubted or loss[:1] != "?", f"{doing} does not warn: {self.warnings}")
+            if doubted and life is not None:  # a run says once of a gap that it may be a loss
                 self.looks.setdefault(name, []).append((life.created, life.first, 0))
         if self.options["durable"] and self.reader is not None:
             self.reader.open_planner(resumed=True).progress.settle()
         self._look()
         gone = before - self._uncommitted()
         self.check(not gone, f"{doing} removes {sorted(gone)}")
+
+    def _warned(self, stream: str, text: str) -> bool:
+        return any(stream in line and text in line for line in self.warnings)
 
     def _look(self) -> None:
         for kept in self.streams:
@@ -270,6 +293,8 @@ class Query:
         # Spark 4.0 asks for the first end before anything holds messages.
         self.legacy = chance.random() < 0.1 and not (self.options["durable"] and self.start is None)
         if self.legacy and self.start is not None and self.end is None:
+            if self._named_others():
+                self._correct_names(lambda: self.reader.partitions(self.start, self.start))
             self.check(self.reader.partitions(self.start, self.start) == [], "tasks of an empty batch")
         elif not self.legacy and chance.random() < 0.3:
             deleted = {name: "was deleted" for name, kept in self.by_name().items() if kept.life is None}
@@ -280,7 +305,7 @@ class Query:
                 for name, kept in self.by_name().items()
                 if kept.life is not None
             }
-            self._see(matches_too=True)
+            self._see(self.by_name(), matches_too=True)
             self.say(f"available now: {self.target}")
 
     def _initial(self) -> dict[str, Any]:
@@ -330,6 +355,9 @@ class Query:
         """Spark asks for the end of the next micro-batch, and writes it down."""
         start = self.start or (None if self.legacy else self._initial())
         self._look()
+        if self._named_others():
+            limit = self.reader.getDefaultReadLimit()
+            self._correct_names(lambda: self.reader.latestOffset(start, limit))
         begin = {} if start is None else self._begun(positions(start))
         arguments = () if self.legacy else (start, self.reader.getDefaultReadLimit())
         missing = {name for name, kept in self.by_name().items() if kept.life is None}
@@ -346,7 +374,7 @@ class Query:
             if kept.life is not None and not bounded:
                 look = kept.life.created, kept.life.last + 1, kept.life.last_match(self.filters)
                 self.looks.setdefault(name, []).append(look)
-        self._see(matches_too=self.target is None)
+        self._see(self.by_name(), matches_too=self.target is None)
         self.met = True
         if end == start and self.start is not None:
             if self.target is not None:
@@ -395,8 +423,9 @@ class Query:
         unread = {n for n in messages & kept.lives[created].present if n >= position.next}
         return "had messages that were not read" if unread else "~"
 
-    def _see(self, *, matches_too: bool) -> None:
-        for name, kept in self.by_name().items():
+    def _see(self, names: Collection[str], *, matches_too: bool) -> None:
+        for name in names:
+            kept = self.by_name()[name]
             if kept.life is not None and (matches_too or not self.filters):
                 self.seen[name] = kept.life.created, kept.life.matching(self.filters)
 
@@ -461,11 +490,14 @@ class Query:
         self._look()
         before, self.begin, end = self.begin, positions(start), positions(self.end)
         losses = {}
+        looked_at = set[str]()
         for name, to in end.items():
             kept, since = self.by_name()[name], self.begin.get(name)
             if self.what == "streamPattern" and since is None:
                 since = Position(1, to.created)
             planned = since is not None and (since.next if since.created == to.created else 1) < to.next
+            if planned or name in self.end.get("cuts", {}):
+                looked_at.add(name)
             if since is not None and planned and (since.created == to.created or kept.life is None):
                 losses[name] = self.loss(kept, since)
                 if self.what == "streamPattern" and losses[name] == "was deleted":
@@ -475,11 +507,16 @@ class Query:
         losses = {name: loss for name, loss in losses.items() if loss}
         with self.expecting(f"cut {self.begin} {end}", losses):
             self.parts = list(self.reader.partitions(start, self.end))
-        self._see(matches_too=False)
+        self._see(looked_at, matches_too=False)
         ranges = [part.value and (part.value.stream, part.value.first, part.value.end) for part in self.parts]
         self.say(f"cut {ranges} {losses}")
-        if not self.decided or losses or self._begun(dict(self.begin)) != before:
-            self.counted = self._count()
+        decided = self.decided and self._begun(dict(self.begin)) == before
+        count = self._count()
+        for name in count:
+            # Where the query goes on behind a gap, it counts what is left.
+            if decided and not self._warned(name, "failOnDataLoss is false"):
+                count[name] = self.counted[name]
+        self.counted = count
         self.uncounted = {
             name
             for name, (life, _, _) in self._ranges().items()

@@ -341,6 +341,26 @@ def test_what_a_deleted_stream_had(server: NatsServer, caplog: pytest.LogCapture
         delete(server, "A_2")
 
 
+@pytest.mark.parametrize("looked_at", ["A_1", "A_2"])
+def test_a_run_knows_of_streams_that_it_has_looked_at(server: NatsServer, looked_at: str) -> None:
+    """A run that first plans the last batch again looks at the streams of that batch alone."""
+    for name in ("A_1", "A_2"):
+        create(server.url, name)
+    query = Finder(server, maxMessagesPerTrigger=1)
+    fill(server.url, looked_at, 2)
+    end = query.plan()
+    fill(server.url, "A_1", 2)
+    query.restart()
+    assert query.take(end) == {looked_at: [1]}
+    delete(server, "A_1")
+    if looked_at == "A_1":
+        with pytest.raises(DataLossError, match="A_1 was deleted, and had messages that were not read"):
+            query.plan()
+    else:
+        assert query.step() == {"A_2": [2]}
+        assert query.names == ["A_2"]
+
+
 def test_a_loss_that_is_accepted(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     create(server.url, "A_1")
     fill(server.url, "A_1", 10)
