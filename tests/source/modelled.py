@@ -261,7 +261,8 @@ class Query:
         self.crash()
         self.draining = True
         self.options["maxMessagesPerTrigger"] = self.options["maxBytesPerTrigger"] = ""
-        for _ in range(100):
+        # A batch that fails is planned again until the user accepts losses, in three of ten runs.
+        for _ in range(1000):
             new_run, before = self.reader is None, (self.start, self.end)
             self.step()
             if not new_run and self.reader is not None and (self.start, self.end) == before and self.end is None:
