@@ -228,7 +228,7 @@ def durable_queue(names: Names) -> Lines:
         names.api(jsapi.CONSUMER_RESET, consumer=names.durable),
         "a commit leaves the consumer at the position",
         "with a filter, or max_msgs_per_subject",
-        without="the next run may take messages that others acknowledged, or newer ones replaced, for lost ones",
+        without="the server shows the next message that matches in place of the position",
     )
 
 

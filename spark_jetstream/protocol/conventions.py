@@ -3,8 +3,9 @@
 Connections, and consumers that read or count, end with the process: the server removes the consumers of one that was
 killed when nobody has used them for a while. The next run of a query removes a `stand_in` that an earlier run left, and
 the next writer of an object the notes of an earlier one. The user deletes the rest: the ledger's bucket, whose entries
-expire, a durable consumer, which has `RUN` and `SINCE` in its metadata, the stream of a benchmark that was killed,
-dead letters, and the stream of those of consumers (`dead_letter_stream`).
+expire, a durable consumer, which has `RUN`, `SINCE` and perhaps `PURGE` in its metadata, the
+stream of a benchmark that was killed, dead letters, and the stream of those of consumers
+(`dead_letter_stream`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ RUN = "spark_jetstream_run"
 """The key of the token of the run that has the durable consumer."""
 SINCE = "spark_jetstream_since"
 """The key of the time at which that run took it, by the server's clock (RFC 3339)."""
+PURGE = "spark_jetstream_purge"
+"""The key of a purge on a work queue whose commit is not finished (`source.durable.Purge`)."""
 DEAD_LETTER = b"Dead-Letter-"
 """What the names of a dead letter's own headers begin with."""
 SCHEDULED_ID = "Scheduled-Msg-Id"

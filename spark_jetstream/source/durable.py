@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Requests, ask, stream_info
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError, ProtocolError, ServerBusy
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.conventions import RUN, SINCE
+from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import subjects_overlap
 
@@ -53,6 +54,47 @@ PURGING_SERVERS = (2, 12, 0)
 
 _SECOND = 1_000_000_000
 
+_PURGE = re.compile(r"below ([0-9]{1,19}), then at ([0-9]{1,19})( or later)?")
+
+
+@dataclass(frozen=True)
+class Purge:
+    """The purge of a commit on a work queue, which a run notes in the consumer's metadata first.
+
+    The server moves the consumer on to the first message that still matches, or to the end of the
+    stream, and the run then moves it back to `below`. If the run ends before that, the note tells
+    the next run this purge from one by another client, which may have removed unread messages.
+
+    The purge removes what matches below the sequence ``below``: all of that is in Spark's sink.
+    When the note was written, nothing matched from there to below the sequence ``next``. If
+    ``certain``, the purge moves the consumer no further than ``next``, because the message there
+    matches. Otherwise ``next`` was the end of the stream, and the purge moves the consumer on past
+    the messages that were stored since and do not match.
+    """
+
+    below: int
+    next: int
+    certain: bool
+
+    def may_move_to(self, sequence: int) -> bool:
+        """Whether this purge may have moved the consumer there."""
+        return self.below < sequence and (sequence <= self.next or not self.certain)
+
+    def is_doubtful(self, sequence: int) -> bool:
+        """Whether a later purge by another client may as well have moved the consumer there."""
+        return not self.certain and sequence > self.next
+
+    @classmethod
+    def noted(cls, metadata: Mapping[str, str]) -> Purge | None:
+        """Return what `note` has written; None also for a text that it does not write."""
+        found = _PURGE.fullmatch(metadata.get(PURGE, ""))
+        return found and cls(int(found[1]), int(found[2]), certain=found[3] is None)
+
+    def note(self) -> str:
+        """Return the text for the metadata."""
+        later = "" if self.certain else " or later"
+        return f"below {self.below}, then at {self.next}{later}"
+
 
 @dataclass(frozen=True)
 class ConsumerState:
@@ -61,7 +103,7 @@ class ConsumerState:
     ``next`` is the first stream sequence that is not committed, ``deliveries`` how many messages were pulled from it
     (zero, unless another client uses it). ``run`` is the token of the run that has it, None when no query ever had it.
     ``level`` is the API level of the server that answered, 0 before 2.11. ``inactive_threshold`` is in seconds, 0 for
-    none.
+    none. ``purge`` is that of a commit on a work queue that is not finished, None without a note.
     """
 
     config: Mapping[str, Any]
@@ -71,6 +113,7 @@ class ConsumerState:
     since: str
     level: int
     inactive_threshold: float
+    purge: Purge | None = None
 
     @property
     def filters(self) -> tuple[str, ...]:
@@ -130,6 +173,7 @@ def consumer_state(body: Mapping[str, Any], context: str) -> ConsumerState:
         since=metadata.get(SINCE, ""),
         level=int(level),
         inactive_threshold=threshold / _SECOND,
+        purge=Purge.noted(metadata),
     )
 
 
@@ -216,9 +260,35 @@ class DurableConsumers:
     def take_over(self, stream: str, name: str, consumer: ConsumerState, since: str) -> ConsumerState:
         """Write into the consumer's metadata that this run has it now; nothing else about it changes."""
         context = f"take over consumer {name} of stream {stream} (option durable)"
+        marks = {**_metadata(consumer.config), RUN: self.run, SINCE: since}
+        return self._mark(stream, name, consumer, marks, context)
+
+    def note(
+        self,
+        stream: str,
+        name: str,
+        consumer: ConsumerState,
+        purge: Purge | None,
+    ) -> ConsumerState:
+        """Note a purge in the consumer's metadata; None deletes the note. Nothing else changes."""
+        context = f"note a commit in consumer {name} of stream {stream} (option durable)"
+        marks = _metadata(consumer.config)
+        marks.pop(PURGE, None)
+        if purge is not None:
+            marks[PURGE] = purge.note()
+        return self._mark(stream, name, consumer, marks, context)
+
+    def _mark(
+        self,
+        stream: str,
+        name: str,
+        consumer: ConsumerState,
+        metadata: Mapping[str, str],
+        context: str,
+    ) -> ConsumerState:
         # The server itself adds the keys that are left out.
-        kept = {key: value for key, value in _metadata(consumer.config).items() if not key.startswith("_nats.")}
-        config = {**consumer.config, "metadata": {**kept, RUN: self.run, SINCE: since}}
+        kept = {key: value for key, value in metadata.items() if not key.startswith("_nats.")}
+        config = {**consumer.config, "metadata": kept}
         # A filter that the configuration has in a list must not be part of the request's subject.
         in_subject = consumer.filters if config.get("filter_subject") else ()
         request = jsapi.consumer_request(stream, config, action="update")

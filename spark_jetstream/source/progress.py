@@ -6,7 +6,10 @@ goes
 
 - on a work queue: by a purge of the query's filters below the position. The server moves the consumer on to the first
   message that still matches; CONSUMER.RESET moves it back to the position, or else a later run would take what lies
-  between for messages that another client purged;
+  between for messages that another client purged. A note in the consumer's metadata
+  (`durable.Purge`) tells a run that begins between the two requests: (1) write the note,
+  (2) purge, (3) move the consumer back, (4) delete the note. If the server cannot move the
+  consumer (before 2.14), step 4 notes where it is;
 - elsewhere: by CONSUMER.RESET; or where the server cannot do that (before 2.14, or before the sequence at which the
   consumer began) by creating it again, with a stand-in that holds its place meanwhile: (1) create the stand-in at the
   position, (2) delete the consumer, (3) create it at the position, (4) delete the stand-in;
@@ -23,6 +26,17 @@ Each step may be repeated. What the server has shows what a crash left:
 | none | yes | (2) | creates it where the stand-in is | creates it there; raises if the stand-in is another run's |
 | none | no | its deletion | creates it; a loss on an interest stream, unless the query is new | creates it; a loss |
 | with another configuration, or deliveries that no run knows | | another client's use | raises | raises |
+
+A work queue has no stand-in. There a new run (`open`) finds the note of a purge, and the consumer
+
+| consumer | after | the new run |
+|---|---|---|
+| at the position, or before it | (1) or (3) | continues; the purge may still arrive |
+| where the purge moves it | (2), or (4) before 2.14 | continues as if it were at the position |
+| perhaps there: the stream ended before it | (2) | the same, with a warning |
+| further on | a purge by another client | does not hold what lies between |
+
+The first commit of the new run finishes the earlier one.
 """
 
 from __future__ import annotations
@@ -49,7 +63,14 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import stand_in
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX, rfc3339
-from spark_jetstream.source.durable import ConsumerState, DurableConsumers, is_long, several_filters, taken
+from spark_jetstream.source.durable import (
+    ConsumerState,
+    DurableConsumers,
+    Purge,
+    is_long,
+    several_filters,
+    taken,
+)
 from spark_jetstream.source.probes import probe_of
 
 log = logging.getLogger(__name__)
@@ -82,6 +103,10 @@ class _Held:
     where the last purge has left it: the server may not move it back to `next`. `_ANYWHERE` until that is known."""
     done: int = 0
     """Everything below is in Spark's sink. The last request of an earlier run may move the consumer so far."""
+    earlier: str | None = None
+    """The token of the run that had the consumer before. Its last note may be late, and has it."""
+    purge: Purge | None = None
+    """The last purge of that run on a work queue, which may be late; until this run commits."""
 
 
 class Progress:
@@ -176,47 +201,24 @@ class Progress:
         moving = None if state.retention == "workqueue" else self._consumers.info(name, self._stand_in)
         # A consumer that no query has had yet may be younger than the checkpoint.
         held_from = state.first_kept if fresh else state.last_seq + 1
+        earlier = None
         if consumer is None:
             if moving is None and not fresh:
                 self._not_held(state, self._missing_text(name))
             # There is only a stand-in when a run ended between deleting the consumer and creating it again.
             consumer = self._consumers.create(name, durable, since, moving.next if moving else None)
             held_from = moving.next if moving else held_from
-            if self._consumers.loses_messages(state, consumer):
-                try:
-                    self._consumers.delete(name, durable)
-                except PermissionDenied as error:  # what cannot be read counts more
-                    log.warning("stream %s: consumer %s (option durable) is left behind: %s", name, durable, error)
+            self._undo_if_it_loses_messages(state, consumer)
         else:
-            self._compare(consumer, state)
-            if consumer.run is None and consumer.deliveries:
-                raise OptionError(
-                    f"consumer {durable} of stream {name} (option durable) has delivered messages to an application; "
-                    "give durable a name that no application uses",
-                    option="durable",
-                )
-            held_from = held_from if consumer.run is None else 0
-            if consumer.run != self._run:
-                log.info(
-                    "stream %s: this run continues with consumer %s (option durable) at sequence %d%s",
-                    name,
-                    durable,
-                    consumer.next,
-                    f", which another run has had since {consumer.since}" if consumer.since else "",
-                )
-                consumer = self._consumers.take_over(name, durable, consumer, since)
+            self._check_existing(consumer, state)
+            earlier = consumer.run
+            held_from = held_from if earlier is None else 0
+            consumer = self._taken_over(name, consumer, since)
         if self._consumers.loses_messages(state, consumer):
             raise several_filters(name, self._filters)
-        if consumer.inactive_threshold and state.retention == "interest":
-            log.warning(
-                "stream %s: its limits (consumer_limits), or its account's, let the server delete consumer %s (option "
-                "durable) after %g s without a sign of life. The query gives one at each trigger; if it is down for "
-                "longer, messages are lost: raise inactive_threshold",
-                name,
-                durable,
-                consumer.inactive_threshold,
-            )
-        self._held[name] = _Held(
+        if state.retention == "interest":
+            self._warn_of_inactivity(name, consumer)
+        self._held[name] = held = _Held(
             state.created,
             since,
             consumer.next,
@@ -224,7 +226,59 @@ class Progress:
             resumed=not fresh,
             held_from=held_from,
             leftover=moving is not None,
+            earlier=earlier,
         )
+        if state.retention == "workqueue" and consumer.purge is not None:
+            held.purge = consumer.purge
+            held.next = min(consumer.next, consumer.purge.below)
+            self._see_moved(name, held, consumer)
+
+    def _undo_if_it_loses_messages(self, state: StreamSummary, consumer: ConsumerState) -> None:
+        """Delete a consumer that was created in vain (`_open` raises why)."""
+        name, durable = state.name, self._durable
+        if self._consumers.loses_messages(state, consumer):
+            try:
+                self._consumers.delete(name, durable)
+            except PermissionDenied as error:  # what cannot be read counts more
+                log.warning(
+                    "stream %s: consumer %s (option durable) is left behind: %s",
+                    name,
+                    durable,
+                    error,
+                )
+
+    def _check_existing(self, consumer: ConsumerState, state: StreamSummary) -> None:
+        self._compare(consumer, state)
+        if consumer.run is None and consumer.deliveries:
+            raise OptionError(
+                f"consumer {self._durable} of stream {state.name} (option durable) has delivered "
+                "messages to an application; give durable a name that no application uses",
+                option="durable",
+            )
+
+    def _taken_over(self, name: str, consumer: ConsumerState, since: str) -> ConsumerState:
+        if consumer.run == self._run:
+            return consumer
+        log.info(
+            "stream %s: this run continues with consumer %s (option durable) at sequence %d%s",
+            name,
+            self._durable,
+            consumer.next,
+            f", which another run has had since {consumer.since}" if consumer.since else "",
+        )
+        return self._consumers.take_over(name, self._durable, consumer, since)
+
+    def _warn_of_inactivity(self, name: str, consumer: ConsumerState) -> None:
+        if consumer.inactive_threshold:
+            log.warning(
+                "stream %s: its limits (consumer_limits), or its account's, let the server delete "
+                "consumer %s (option durable) after %g s without a sign of life. The query gives "
+                "one at each trigger; if it is down for longer, messages are lost: raise "
+                "inactive_threshold",
+                name,
+                self._durable,
+                consumer.inactive_threshold,
+            )
 
     def _compare(self, consumer: ConsumerState, state: StreamSummary) -> None:
         differences = consumer.differences(self._filters, in_memory=state.storage == "memory")
@@ -263,16 +317,7 @@ class Progress:
             )
             return
         if state.retention == "workqueue":
-            if self._consumers.loses_messages(state, consumer):
-                raise several_filters(state.name, self._filters)
-            # Other consumers may still hold older messages, so `first_kept` need not move.
-            if next_sequence > max(state.first_kept, held.removed):
-                held.trying = _ANYWHERE
-                self._consumers.purge(state.name, next_sequence)
-                passed_over = self._filters or state.replaces
-                held.trying = self._move_back(state.name, consumer, next_sequence) if passed_over else next_sequence
-                held.next = next_sequence
-            held.removed = max(held.removed, next_sequence)
+            self._remove(state, held, consumer, next_sequence)
         elif consumer.next < next_sequence or consumer.next > max(next_sequence, state.first_kept):
             if held.resumed and consumer.next > next_sequence:
                 self._not_held(
@@ -285,15 +330,67 @@ class Progress:
             held.next, held.deliveries = consumer.next, consumer.deliveries
         held.resumed = False
 
+    def _remove(self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int) -> None:
+        """Remove from a work queue the messages of the query below sequence `to`."""
+        name = state.name
+        if self._consumers.loses_messages(state, consumer):
+            raise several_filters(name, self._filters)
+        # A purge had no answer, or an earlier run ended before it had moved the consumer back.
+        noted = consumer.purge is not None and held.next <= to
+        unfinished = noted or held.trying == _ANYWHERE
+        # Other consumers may still hold older messages, so `first_kept` need not move.
+        if to > max(state.first_kept, held.removed):
+            passes_over = bool(self._filters) or state.replaces
+            if passes_over:
+                consumer = self._note_purge(state, consumer, to)
+            held.trying = _ANYWHERE
+            self._consumers.purge(name, to)
+            if passes_over or consumer.purge is not None:
+                held.trying = self._move_back(name, consumer, to)
+            else:
+                held.trying = to
+            held.next = to
+        elif unfinished:
+            held.trying = self._move_back(name, consumer, to)
+        held.removed = max(held.removed, to)
+        held.purge = None
+
+    def _note_purge(self, state: StreamSummary, consumer: ConsumerState, to: int) -> ConsumerState:
+        """Note where the purge below sequence `to` moves the consumer, if not just there."""
+        end = state.last_seq + 1
+        following = None
+        if to < end:
+            # The leader answers: what it does not find up to the end is not there.
+            probe = probe_of(self._requests, state.name, self._filters, direct=True)
+            following = probe.peek(to)
+        purge = Purge(to, end, certain=False)
+        if following is not None and following[0] < end:
+            purge = Purge(to, following[0], certain=True)
+        if purge.certain and purge.next == to:
+            return consumer
+        return self._consumers.note(state.name, self._durable, consumer, purge)
+
     def _move_back(self, stream: str, consumer: ConsumerState, to: int) -> int:
-        """Move the consumer of a work queue back to where its messages were purged; return where it is then."""
+        """Move the consumer of a work queue back to where its messages were purged.
+
+        Return where it is then. If that is further on, because the server cannot move it, the note
+        of the purge says so. Otherwise the note goes.
+        """
+        moved = self._reset_or_look(stream, consumer, to)
+        if moved is None:
+            return to
+        left = Purge(to, moved.next, certain=True) if moved.next > to else None
+        if left != moved.purge:
+            self._consumers.note(stream, self._durable, moved, left)
+        return moved.next
+
+    def _reset_or_look(self, stream: str, consumer: ConsumerState, to: int) -> ConsumerState | None:
         if consumer.can_move_to(to):
             try:
-                return self._consumers.reset(stream, self._durable, to).next
+                return self._consumers.reset(stream, self._durable, to)
             except PermissionDenied as error:
                 log.info("stream %s: %s", stream, error)
-        moved = self._consumers.info(stream, self._durable)
-        return to if moved is None else moved.next
+        return self._consumers.info(stream, self._durable)
 
     def _move(self, state: StreamSummary, held: _Held, consumer: ConsumerState, to: int) -> ConsumerState:
         if not consumer.can_move_to(to):
@@ -349,7 +446,7 @@ class Progress:
         if consumer is None:
             return self._missing(state, held)
         if consumer.run != self._run:
-            raise taken(self._durable, state.name, consumer)
+            consumer = self._take_back(state, held, consumer)
         self._compare(consumer, state)
         if consumer.deliveries > held.deliveries:
             raise JetStreamError(
@@ -358,12 +455,52 @@ class Progress:
             )
         if state.retention != "workqueue":
             self._check_position(state, held, consumer)
-        elif consumer.next > max(held.next, held.trying):
-            # Another client has purged the messages before; `holds` says so.
-            held.next = consumer.next
+        else:
+            self._see_moved(state.name, held, consumer)
         if consumer.inactive_threshold:
             self._consumers.touch(state.name, self._durable)
         return consumer
+
+    def _take_back(
+        self,
+        state: StreamSummary,
+        held: _Held,
+        consumer: ConsumerState,
+    ) -> ConsumerState:
+        """Take the consumer over again after a late note of the run before.
+
+        A note has the token of the run that writes it. The run before had looked at the consumer
+        before this run began. If it still lives, its next look finds the token of this run.
+
+        Raises `JetStreamError` if another run has the consumer.
+        """
+        late = held.earlier is not None and consumer.run == held.earlier
+        if not late or state.retention != "workqueue":
+            raise taken(self._durable, state.name, consumer)
+        log.info("stream %s: consumer %s has a late note of another run", state.name, self._durable)
+        consumer = self._consumers.take_over(state.name, self._durable, consumer, held.since)
+        held.purge = consumer.purge
+        return consumer
+
+    def _see_moved(self, stream: str, held: _Held, consumer: ConsumerState) -> None:
+        """Take up where the consumer of a work queue is, if this run has not moved it there."""
+        if consumer.next <= max(held.next, held.trying):
+            return
+        purge = held.purge
+        if purge is None or not purge.may_move_to(consumer.next):
+            # Another client has purged the messages before; `holds` says so.
+            held.next = consumer.next
+            return
+        held.trying = consumer.next
+        if purge.is_doubtful(consumer.next):
+            log.warning(
+                "stream %s: an earlier run of the query ended while it removed what it had "
+                "committed, below sequence %d (option durable). Whether another client has purged "
+                "messages below sequence %d since then cannot be known, and reading goes on",
+                stream,
+                purge.below,
+                consumer.next,
+            )
 
     def _check_position(self, state: StreamSummary, held: _Held, consumer: ConsumerState) -> None:
         """Raise if another client moved the consumer past messages that Spark has not committed."""
@@ -399,6 +536,7 @@ class Progress:
             self._not_held(state, self._missing_text(state.name))
             consumer = self._consumers.create(state.name, self._durable, held.since)
             held.held_from = now.last_seq + 1
+            held.purge = None
         held.next, held.deliveries = consumer.next, consumer.deliveries
         return consumer
 

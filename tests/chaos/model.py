@@ -14,9 +14,6 @@ _SHOWN = 5
 #: then counts messages that are gone.
 _REASONS = {"disk_full": r"file too large \(code 500|reply makes no sense: \d+ messages and \"0\" deleted ones"}
 
-#: A run that is killed between the two requests of a commit leaves the consumer past the position (docs/progress.md).
-_BETWEEN = r"went before being read \(its retention is workqueue"
-
 #: The sentences of docs/data-loss.md, after the name of the stream.
 _LOSS = "went before being read|was deleted|lost its tail|after this read was planned|stream not found|are gone"
 _NONE: frozenset[str] = frozenset()
@@ -77,12 +74,9 @@ def counted(values: Mapping[str, str]) -> Counter[str]:
     return +found
 
 
-def unjustified(errors: Iterable[str], faults: Collection[str], *, shares: bool = False) -> list[str]:
-    """Return the errors that a query should not have failed with, given the faults so far.
-
-    `shares`: others take the rest of its work queue.
-    """
-    reasons = [_REASONS[fault] for fault in faults if fault in _REASONS] + [_BETWEEN] * shares
+def unjustified(errors: Iterable[str], faults: Collection[str]) -> list[str]:
+    """Return the errors that a query should not have failed with, given the faults so far."""
+    reasons = [_REASONS[fault] for fault in faults if fault in _REASONS]
     return [error for error in errors if not any(re.search(reason, error) for reason in reasons)]
 
 

@@ -219,7 +219,7 @@ class World:
         kept, sent = read_by(query, self.load.stored), read_by(query, self.load.sent)
         if query.source.of == "objectBucket":
             kept = last_of_each(kept)
-        failed = unjustified(self.job.errors(query.name), self.applied, shares=query.shares)
+        failed = unjustified(self.job.errors(query.name), self.applied)
         wrong = [f"{query.name}: failed by itself: {error}" for error in failed]
         for dead in (False, True) if query.dead_letters else (False,):
             must, may = ([text for text in texts if query.dies(text) is dead] for texts in (kept, sent))

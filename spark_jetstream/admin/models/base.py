@@ -42,7 +42,7 @@ from spark_jetstream.options.values import (
     field_error,
     trusted,
 )
-from spark_jetstream.protocol.conventions import RUN, SINCE
+from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ OptionalSubject = Annotated[str, Subject(optional=True)]
 
 M = TypeVar("M", bound="Model")
 
-QUERY_METADATA = frozenset({RUN, SINCE})
+QUERY_METADATA = frozenset({RUN, SINCE, PURGE})
 """The keys by which a Spark query marks the consumer that keeps its position (option `durable`)."""
 
 Check = tuple[Any, str]
