@@ -95,9 +95,10 @@ def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
         place = b"." + blake2b(row.raw_subject, digest_size=8).hexdigest().encode() if own else b""
         return row.message_id + place + b".dead"
     # Not the row's own id: with it, the server would drop the row itself as a duplicate of its dead letter.
-    # Two rows that differ only in what cannot be stored, as null from no payload, differ in their reasons.
-    lines = binaries([row.lines + DEAD_LETTER + b"Reason: " + row.reason.encode()])
-    alone = replace(row.rows.take(np.array([row.index])), msg_id=None, lines=lines)
+    alone = replace(row.rows.take(np.array([row.index])), msg_id=None)
+    if row.message_id is None:
+        # Two rows that differ only in what cannot be stored, as null from no payload, differ in their reasons.
+        alone = replace(alone, lines=binaries([row.lines + DEAD_LETTER + b"Reason: " + row.reason.encode()]))
     return bytes(identifier.ids(alone)[0].as_py())
 
 

@@ -210,6 +210,21 @@ def test_a_letter_keeps_what_columns_ask_the_server_for() -> None:
     ]
 
 
+def test_letters_of_rows_with_different_reasons_have_different_ids() -> None:
+    """Null and nothing look alike in a letter, and rows may come in another order the next time."""
+    some = read_rows(
+        data=[b"x", b"x", b"", None, b"y", b"y"],
+        subject=[None, "", "a.*", "a.*", "b", "b"],
+        headers=[None, None, None, None, [("a:b", ["1"])], [("A", ["1\n"])]],
+    )
+    refused = [RefusedRow(some, index, None, why, 0) for index, why in sorted(some.faults.items())]
+    assert len(refused) == 6
+    *_, ids = letters_of(refused)
+    assert len(set(ids)) == 6
+    *_, again = letters_of(refused[::-1])
+    assert again == ids[::-1]
+
+
 def test_long_words_are_cut_between_characters() -> None:
     some = read_rows(data=[b"x"], subject=["ü" * 30_000])
     [headers], [data], _ = letters_of([RefusedRow(some, 0, None, "x" + "ß" * 5_000, 0)], 8_192)
