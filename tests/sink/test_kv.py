@@ -27,7 +27,7 @@ from tests.support.calls import store, writer_of
 from tests.support.keyed import CONFIG, history, make_bucket, name_of, puts, table
 from tests.support.leaf import Linked
 from tests.support.proxy import WireProxy, answer, is_answer
-from tests.support.publish import Message, Publisher
+from tests.support.publish import Message, Publisher, Tap
 from tests.support.reading import wait_until
 from tests.support.sinking import Sink, batch, seen, stored
 from tests.support.streams import MakeStream, Stream
@@ -531,6 +531,32 @@ def test_the_same_table_after_another_attempt(bucket: Stream, delivery: str, sto
     }
     if delivery == "deduplicated":
         assert_in_order(bucket, 1000, 150, once=True)
+
+
+@pytest.mark.parametrize(("delivery", "late"), [("at-least-once", [0, 1, 0]), ("deduplicated", [0, 1])])
+def test_an_id_keeps_a_late_copy_of_an_earlier_attempt_out(
+    proxy: WireProxy, bucket: Stream, delivery: str, late: list[int]
+) -> None:
+    """Without ids a copy that was under way over another server takes the place of a later row."""
+    rows = numbered(0, 2, 1)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield rows.slice(0, 1)
+        assert held.wait(60)
+        raise InterruptedError
+
+    subject = f"$KV.{name_of(bucket)}.k0"
+    held = proxy.stall_at(f"{subject} ".encode())
+    with pytest.raises(InterruptedError):
+        sink_of(bucket, proxy.url, delivery=delivery).write(broken(), names=rows.schema.names)
+    assert sink_of(bucket, delivery=delivery).write([rows]).stored == 2
+    assert values(bucket) == {"k0": [0, 1]}
+    with Tap(bucket.url) as tap:
+        proxy.unstall()
+        wait_until(lambda: any(each.subject == subject for each in tap.heard()), "the copy")
+    # The stream stores what comes after that in its turn.
+    sink_of(bucket, delivery=delivery).write([puts(("k1", b"k1 0"))])
+    assert values(bucket) == {"k0": late, "k1": [0]}
 
 
 def test_a_later_row_is_known_while_an_earlier_one_is_forgotten(bucket: Stream) -> None:
