@@ -1,10 +1,11 @@
-"""How a connection begins: the server's greeting, checked before nats-py reads it, or what answers in its place."""
+"""How a connection begins: a server's lines up to its PONG, checked before nats-py reads them, or another answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
+from collections.abc import Awaitable, Callable
 
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.socket_reader import SocketReader
@@ -17,6 +18,7 @@ Address = tuple[str, int]
 
 _LONGEST_ERROR = 8192  # bytes of a line with -ERR: some name a subject, and a line of a client has 4096
 _REQUEST = b"GET /varz HTTP/1.0\r\n\r\n"  # what the monitoring port of a nats-server answers with its figures
+_MOST_LINES = 1000  # before the PONG; an honest server sends a few
 _QUIET = 1.0  # seconds that a server may be silent before it is asked
 _HINT = f"; one that begins with TLS needs {advice.TLS_FIRST}"
 _MONITORING = re.compile(rb'HTTP/.*"server_id":.*?"port": ?(\d{1,5})\b', re.DOTALL)
@@ -80,22 +82,26 @@ async def first_line(reader: SocketReader, server: str, address: Address, patien
 
 
 class Greeting:
-    """Checks the two lines with which a connection begins, before nats-py reads them: INFO, then PONG or -ERR."""
+    """Reads the lines with which a connection begins, for nats-py, which knows only INFO and then PONG or -ERR.
 
-    def __init__(self, server: str) -> None:
+    `send` sends bytes to the server. `learn` is called with each INFO after the first one.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        send: Callable[[bytes], Awaitable[None]],
+        learn: Callable[[bytes], Awaitable[None]],
+    ) -> None:
         self._server = server  # host:port
-        self.greeted = False  # INFO was read; PONG or -ERR follows
+        self._send = send
+        self._learn = learn
+        self.greeted = False  # INFO was read; the answer to the login follows
 
     def check(self, line: bytes, *, plain: bool = False) -> bytes:
-        """The next line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
+        """Return the first line, `plain` before TLS, as nats-py may read it. Raises `NotNats` for another one."""
         if not line:
-            raise NotNats(f"the server closed the connection{_HINT if plain and not self.greeted else ''}")
-        if self.greeted and line.startswith(b"PONG"):
-            return line
-        if self.greeted and line.startswith(b"-ERR"):
-            return plain_error(line)
-        if self.greeted:
-            raise NotNats(f"the server sent {line[:40]!r} in place of PONG")
+            raise NotNats(f"the server closed the connection{_HINT if plain else ''}")
         if not line.startswith(b"INFO"):
             raise not_nats(self._server, line)
         self.greeted = True
@@ -103,6 +109,43 @@ class Greeting:
             return checked_info(line, first=True)
         except ProtocolError as error:
             raise NotNats(str(error)) from error
+
+    async def login(self, readline: Callable[[], Awaitable[bytes]], seconds: float) -> bytes:
+        """Return the server's answer to CONNECT and PING, PONG or -ERR, as nats-py may read it.
+
+        A server that needs more than two seconds for a login (an authorization callout, load) sends its own first PING
+        before that, and a server may send INFO at any time. Raises `NotNats` for a line that does not belong there, and
+        `TimeoutError` without an answer within `seconds`.
+        """
+        try:
+            return await asyncio.wait_for(self._answer(readline), seconds)
+        except asyncio.TimeoutError:
+            text = f"the server at {self._server} did not confirm the login in time {advice.CONNECT_TIMEOUT}"
+            raise TimeoutError(text) from None
+
+    async def _answer(self, readline: Callable[[], Awaitable[bytes]]) -> bytes:
+        for _ in range(_MOST_LINES):
+            line = await readline()
+            if line.startswith(b"PONG"):
+                return b"PONG\r\n"
+            if line.startswith(b"-ERR"):
+                return plain_error(line)
+            await self._handle(line)
+        raise NotNats(f"the server at {self._server} sent {_MOST_LINES:,} lines and no PONG")
+
+    async def _handle(self, line: bytes) -> None:
+        """Handle a line that may come before the answer to the login."""
+        if not line:
+            raise NotNats("the server closed the connection")
+        if line.startswith(b"PING"):
+            await self._send(b"PONG\r\n")
+        elif line.startswith(b"INFO"):
+            try:
+                await self._learn(line)
+            except ProtocolError as error:
+                raise NotNats(str(error)) from error
+        elif not line.startswith(b"+OK"):
+            raise NotNats(f"the server sent {line[:40]!r} in place of PONG")
 
 
 def plain_error(line: bytes) -> bytes:

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 0.01  # seconds
 _REFUSED_FOR = 5.0  # seconds
-_SHARE = 0.9  # of `connect_timeout` for the attempts with all servers
+_SHARE = 0.9  # of `connect_timeout` for an attempt
 
 
 class Login:
@@ -83,13 +83,16 @@ class Login:
         self._starting = starting
         if patience <= seconds:  # the caller does not wait for the end of an outage
             self._tolerance = 0.0
+        # An attempt leaves time for its error. A silent server also leaves time for the others. One that has greeted
+        # has the whole time, because an authorization callout may take some.
+        self.client.wire.most = _SHARE * seconds
+        self.client.wire.patience = _SHARE * share(seconds, len(self.options.servers))
         self.client.read_login = functools.partial(connect_arguments, self.options, resolve=find_file)
         attempt = asyncio.ensure_future(
             self.client.connect(
                 servers=list(self.options.servers),
                 name=CONNECTION,
-                # Seconds; a float will do. A silent server leaves time for the others, and for its error.
-                connect_timeout=_SHARE * share(seconds, len(self.options.servers)),  # type: ignore[arg-type]
+                connect_timeout=seconds,  # type: ignore[arg-type]  # a float will do
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.25,  # type: ignore[arg-type]
                 ping_interval=20,

@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import re
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -26,6 +27,7 @@ from nats.aio.transport import TcpTransport, WebSocketTransport
 
 from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.auth import Credentials, mistrust
+from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.greeting import Greeting, NotNats, answer_of, first_line, not_nats, plain_error
 from spark_jetstream.client.socket_reader import SocketProtocol, SocketReader
 from spark_jetstream.errors import (
@@ -59,6 +61,7 @@ TROUBLE = (AttributeError, LookupError, TypeError, ValueError)
 """What nats-py raises, beside its own errors, when a server sends what it does not know."""
 
 _MOST_UNREAD = 2 << 20  # bytes
+_LONG_LINE = f"the server sent a line of more than {_MOST_UNREAD:,} bytes, which is not NATS"
 _GOODBYE = 2.0  # seconds to send what is buffered before a lost connection is given up
 _LONGEST_WS_MESSAGE = 2 * MAX_FRAME
 _REFUSED = re.compile(r"authorization violation|((?:user|account) authentication (?:expired|revoked))", re.IGNORECASE)
@@ -93,10 +96,13 @@ class LastingClient(Client):
         _require("Subscription", Subscription(self))
         self._scheme = options.servers[0].partition(":")[0]
         web = self._scheme in ("ws", "wss")
-        self.wire = CheckedWebSocket() if web else BulkTransport(options.requires_tls, pace)
+        parser = BulkParser(self._ps, scanner, deliver, complain)
+        self._ps = parser  # type: ignore[assignment]
+        self.wire = (
+            CheckedWebSocket(parser.pass_on) if web else BulkTransport(options.requires_tls, pace, parser.pass_on)
+        )
         _require("WebSocketTransport" if web else "TcpTransport", self.wire)
         self.read_login: Callable[[], dict[str, Any]] = dict
-        self._ps = BulkParser(self._ps, scanner, deliver, complain)  # type: ignore[assignment]
         self._transport = self.wire
         self.most_bytes = sys.maxsize
         """The largest message that the server accepts. The server tells the limit of the account after the login, so a
@@ -239,10 +245,10 @@ def number_of(subscription: Subscription) -> int:
     return subscription._id
 
 
-async def _drain(transport: CheckedWebSocket) -> None:
+async def _drain(transport: Any) -> None:
     # A lost connection is noticed where it is read. nats-py also sets to None what a WebSocket writes to.
     with contextlib.suppress(OSError, RuntimeError, AttributeError):
-        await transport.drain()  # type: ignore[no-untyped-call]
+        await transport.drain()
 
 
 @dataclass(eq=False)
@@ -264,7 +270,7 @@ class BulkParser:
             events: list[Event] = self._scanner.read(incoming)
             for event in events:
                 if isinstance(event, bytes):
-                    await self._pass_on(event)
+                    await self.pass_on(event)
                 else:
                     self._deliver(event)
         except ProtocolError as error:
@@ -272,7 +278,8 @@ class BulkParser:
             self._complain(error)
             raise nats.errors.ProtocolError() from error
 
-    async def _pass_on(self, frames: bytes) -> None:
+    async def pass_on(self, frames: bytes) -> None:
+        """Let nats-py read frames. Raises `ProtocolError` for malformed ones."""
         if frames.startswith(b"INFO"):
             frames = checked_info(frames)
         elif frames.startswith(b"-ERR"):
@@ -287,17 +294,50 @@ class NotEncrypted(ConnectionRefusedError):
     """The server does not offer TLS, or not at once. An OSError, so that nats-py counts a failed attempt."""
 
 
-class BulkTransport(TcpTransport):
+class _Beginning:
+    """What a transport has for the beginning of a connection.
+
+    `most` is the time in seconds for an attempt to connect and to log in, `patience` that for the greeting of a server.
+    nats-py gives up later, and cannot say why. `learn` is called with each INFO that follows the greeting during the
+    login.
+    """
+
+    most: float = math.inf
+    patience: float = math.inf
+
+    def __init__(self, learn: Callable[[bytes], Awaitable[None]]) -> None:
+        super().__init__()
+        self._learn = learn
+        self._addresses = Addresses()
+
+    def _begin(self, server: str, seconds: float) -> float:
+        """Begin an attempt with a server (host:port), as long as nats-py allows; return the time for its greeting."""
+        self._attempt = Deadline(min(seconds, self.most))
+        self._greeting = Greeting(server, self._say, self._learn)
+        return min(seconds, self.patience)
+
+    async def _say(self, payload: bytes) -> None:
+        """Send bytes now: what nats-py has buffered waits for the end of the login."""
+        transport: Any = self
+        transport.write(payload)
+        await _drain(transport)
+
+
+class BulkTransport(_Beginning, TcpTransport):
     """nats-py's TCP and TLS transport, which receives in place: reads of 32 KiB cost five times the CPU.
 
     With `requires_tls` it sends nothing before the connection is encrypted: nats-py would send credentials in plain
     text when a `tls://` server does not ask for TLS. It waits so many seconds between two reads as `pace` returns.
     """
 
-    def __init__(self, requires_tls: bool, pace: Callable[[], float]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(
+        self,
+        requires_tls: bool,
+        pace: Callable[[], float],
+        learn: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        super().__init__(learn)
         self._requires_tls = requires_tls
-        self._addresses = Addresses()
         self.pace = pace
         self._last_read = 0.0  # when, on the monotonic clock: for the pace
 
@@ -308,11 +348,11 @@ class BulkTransport(TcpTransport):
         """Open the connection, without TLS."""
         self.abort()  # nats-py leaves what a failed attempt has opened
         protocol = SocketProtocol(SocketReader(_MOST_UNREAD))
-        wire, patience = await self._addresses.connect(uri, connect_timeout)
+        patience = self._begin(uri.netloc, connect_timeout)
+        wire, patience = await self._addresses.connect(uri, patience)
         self._at = uri.netloc, self._addresses.last[:2], patience
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: protocol, sock=wire)
         self._secured = False  # set by `connect_tls`: what TLS protects may be sent
-        self._greeting = Greeting(uri.netloc)
         self._take_over(protocol, transport)
 
     async def connect_tls(
@@ -331,7 +371,7 @@ class BulkTransport(TcpTransport):
             loop = asyncio.get_running_loop()
             return await loop.start_tls(plain.transport, protocol, ssl_context, server_hostname=hostname)
 
-        patience = connect_timeout if self._greeting.greeted else self._at[-1]
+        patience = self._attempt.left if self._greeting.greeted else self._at[-1]
         try:
             transport: Any = await asyncio.wait_for(start(), patience)
         except BaseException:
@@ -370,12 +410,13 @@ class BulkTransport(TcpTransport):
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
         reader: Any = self._io_reader
-        plain, greeted = not self._secured, self._greeting.greeted
+        plain = not self._secured
         try:
-            line = await (reader.readline() if greeted else first_line(reader, *self._at, plain=plain))
-            line = self._greeting.check(line, plain=plain)
+            if self._greeting.greeted:
+                return await self._greeting.login(reader.readline, self._attempt.left)
+            line = self._greeting.check(await first_line(reader, *self._at, plain=plain), plain=plain)
         except ValueError as error:  # for a line of more than `_MOST_UNREAD` bytes
-            raise NotNats(f"the server sent a line of more than {_MOST_UNREAD:,} bytes, which is not NATS") from error
+            raise NotNats(_LONG_LINE) from error
         self._addresses.greeted()
         return line
 
@@ -416,12 +457,8 @@ class BulkTransport(TcpTransport):
     end = abort
 
 
-class CheckedWebSocket(WebSocketTransport):
+class CheckedWebSocket(_Beginning, WebSocketTransport):
     """nats-py's WebSocket, which checks the greeting, and bounds what the server may send in one message."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._addresses = Addresses()
 
     def __bool__(self) -> bool:
         return True  # or nats-py puts one of its own in its place
@@ -444,20 +481,20 @@ class CheckedWebSocket(WebSocketTransport):
 
         if self._client is not None:
             await self._client.close()
-        connector, patience = await self._addresses.connector(uri, connect_timeout)
+        patience = self._begin(uri.netloc, connect_timeout)
+        connector, self._most_quiet = await self._addresses.connector(uri, patience)
         session: Any = ClientSession(connector=connector)
         self._client = session
         opening = session.ws_connect(uri.geturl(), max_msg_size=_LONGEST_WS_MESSAGE, **tls)
         try:
-            self._ws = await asyncio.wait_for(opening, patience)
+            self._ws = await asyncio.wait_for(opening, self._most_quiet)
         except ssl.SSLError as error:  # aiohttp's own, without what the one below it says of the certificate
             raise (error.__cause__ or error) from None
         except ClientResponseError as error:
-            answer = b"" if tls else await answer_of((uri.hostname, uri.port), connect_timeout)
+            answer = b"" if tls else await answer_of((uri.hostname, uri.port), patience)
             status = b"HTTP/1.1 %d" % error.status if error.headers else answer or error.message.encode()
             raise not_nats(uri.netloc, status, answer, web=True) from None
         self._using_tls = bool(tls)
-        self._greeting = Greeting(uri.netloc)
         self._incoming = Incoming()
 
     def close(self) -> None:
@@ -477,9 +514,21 @@ class CheckedWebSocket(WebSocketTransport):
 
     async def readline(self) -> bytes:
         """Return a line of the greeting."""
-        line = (await self.read(0)).line()
-        line = self._greeting.check(self._incoming.rest() if line is None else line)
+        if self._greeting.greeted:
+            return await self._greeting.login(self._line, self._attempt.left)
+        line = self._greeting.check(await asyncio.wait_for(self._line(), self._most_quiet))
         self._addresses.greeted()
+        return line
+
+    async def _line(self) -> bytes:
+        """Return the next line, which several messages may hold; at the end of the connection, what is left."""
+        while (line := self._incoming.line()) is None:
+            if len(self._incoming) > _MOST_UNREAD:
+                raise NotNats(_LONG_LINE)
+            message = await super().readline()  # type: ignore[no-untyped-call]
+            if not message:
+                return self._incoming.rest()
+            self._incoming.add(message)
         return line
 
     async def read(self, buffer_size: int) -> Incoming:  # type: ignore[override]  # for `BulkParser`

@@ -82,7 +82,9 @@ class ConnectionOptions(Options):
         "prefix of the API's subjects, to use streams that another account exports", Prefix(), "$JS.API", value=None
     )
     inbox_prefix: str = option("prefix of the subjects on which the client receives replies", Prefix(), "_INBOX")
-    connect_timeout: float = option("time to connect, shared by the servers", Seconds("100ms", "10m"), "10s")
+    connect_timeout: float = option(
+        "time to connect and to log in; several servers share it until one greets", Seconds("100ms", "10m"), "10s"
+    )
     request_timeout: float = option("time to wait for the answer to one request", Seconds("100ms", "10m"), "10s")
     retry_timeout: float = option(
         "how long a task or the planner retries in an outage (restart, leader election, network cut)",

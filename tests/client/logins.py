@@ -408,7 +408,10 @@ A batch, and a query that starts, fail at the first answer that refuses them: th
 for `retryTimeout`. Of several servers each that is up must refuse. A streaming query that writes fails after 5 seconds
 of refusals, because its servers may be restarting.
 
-One case takes as long as `connectTimeout`, because a server that hangs does the same: a server with TLS first says
+A server that has greeted may take the whole `connectTimeout` for a login, for example where an authorization callout
+decides.
+
+One refusal takes as long as `connectTimeout`, because a server that hangs does the same: a server with TLS first says
 nothing to a client without `tlsHandshakeFirst`. The error says that the server is silent, or closed the connection, and
 ends with `{SILENT.removeprefix("; ")}`.
 """

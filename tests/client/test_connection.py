@@ -882,9 +882,12 @@ def tls_peer(serve: Callable[[ssl.SSLSocket], object]) -> Iterator[Connected]:
         with listener.accept()[0] as plain, server_side.wrap_socket(plain, server_side=True) as encrypted:
             serve(encrypted)
 
+    async def ignore(_: bytes) -> None:
+        pass
+
     async def connected() -> tuple[nats_py.BulkTransport, asyncio.Transport]:
         uri = urlsplit(f"tls://127.0.0.1:{listener.getsockname()[1]}")
-        transport = nats_py.BulkTransport(requires_tls=True, pace=lambda: 0.0)
+        transport = nats_py.BulkTransport(requires_tls=True, pace=lambda: 0.0, learn=ignore)
         await transport.connect(uri, 0, 60)
         plain: Any = transport._io_writer
         await transport.connect_tls(uri, client_side, 0, 60)

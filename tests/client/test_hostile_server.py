@@ -547,6 +547,7 @@ FLOODS: dict[str, tuple[str, str, Lie]] = {
     "endless line first": ("plan", "hello", floods(b"")),
     "endless INFO": ("plan", "hello", floods(b'INFO {"a":"')),
     "endless line for PONG": ("plan", "pong", floods(b"")),
+    "PINGs for PONG": ("plan", "pong", floods(b"", b"PING\r\n" * 100_000)),
     "endless line later": ("plan", "pong", floods(b"PONG\r\n")),
     "endless INFO later": ("plan", "pong", floods(b'PONG\r\nINFO {"a":"')),
     "PINGs": ("plan", "pong", floods(b"PONG\r\n", b"PING\r\n" * 100_000)),

@@ -29,7 +29,6 @@ from pyspark.sql import SparkSession
 from spark_jetstream.admin import JetStreamAdmin, StreamConfig
 from spark_jetstream.client import login
 from spark_jetstream.client.addresses import Addresses
-from spark_jetstream.client.greeting import Greeting, NotNats
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import AuthenticationFailed, ConnectionFailed, JetStreamError, UntrustedServer
@@ -38,7 +37,7 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import PortLease
-from tests.client.logins import CHANGES, RIGHT, SILENT, WAYS, WRONG_CASES, Case, Change, Kind, Realm
+from tests.client.logins import CHANGES, RIGHT, WAYS, WRONG_CASES, Case, Change, Kind, Realm
 from tests.support.calls import reading, store, writer_of
 from tests.support.command import run_command, succeed
 from tests.support.identities import user
@@ -167,14 +166,6 @@ def test_a_file_that_was_sent_with_the_job(
         assert batch(spark, given["servers"], "S", "data binary", nkeySeedFile=name).count() == 1
     frame = streaming(spark, given["servers"], "S", "data binary", nkeySeedFile=file.name)
     assert len(available_now(frame, tmp_path / "checkpoint").rows) == 1
-
-
-def test_a_server_that_wants_tls_first_is_a_cause_of_silence() -> None:
-    with pytest.raises(NotNats) as raised:
-        Greeting("h:1").check(b"", plain=True)
-    assert str(raised.value) == f"the server closed the connection{SILENT}"
-    with pytest.raises(NotNats, match=r"closed the connection$"):
-        Greeting("h:1").check(b"")
 
 
 def test_a_greeting_that_is_there_before_tls_begins(

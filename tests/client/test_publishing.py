@@ -301,8 +301,11 @@ def test_a_wire_that_takes_nothing(proxy: WireProxy) -> None:
 
 
 def test_closing_does_not_wait_for_a_peer_that_takes_nothing() -> None:
+    async def ignore(_: bytes) -> None:
+        pass
+
     async def work(port: int) -> None:
-        transport = nats_py.BulkTransport(requires_tls=False, pace=lambda: 0.0)
+        transport = nats_py.BulkTransport(requires_tls=False, pace=lambda: 0.0, learn=ignore)
         await transport.connect(urlparse(f"nats://{LOOPBACK}:{port}"), 0, 5)
         transport.write(bytes(50_000_000))
         transport.close()  # type: ignore[no-untyped-call]

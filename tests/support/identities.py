@@ -33,10 +33,19 @@ def user() -> Identity:
     return identity(nkeys.PREFIX_BYTE_USER)
 
 
-def token(issuer: Identity, subject: Identity, name: str, *, lifetime: float | None = None, **claims: Any) -> str:
+def token(
+    issuer: Identity,
+    subject: Identity,
+    name: str,
+    *,
+    lifetime: float | None = None,
+    audience: str = "",
+    **claims: Any,
+) -> str:
     """A JWT in which `issuer` says something of `subject`; it expires after `lifetime` seconds."""
     content = {
         **({} if lifetime is None else {"exp": int(time.time() + lifetime)}),
+        **({"aud": audience} if audience else {}),
         "jti": secrets.token_hex(16),
         "iat": int(time.time()),
         "iss": issuer.public,
