@@ -21,31 +21,47 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options import ConnectionOptions
+from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.options.contexts import credentials_text
 from spark_jetstream.options.values import revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
+_TOKEN = r"\w[\w-]*\.[\w-]+\.[\w-]+"
+_BARE_JWT = re.compile(_TOKEN, re.ASCII)
 # A dash can be matched by one part only: otherwise a file of nothing but dashes takes minutes.
-_JWT = re.compile(r"---BEGIN NATS USER JWT-{3,}\s*(\w[\w-]*\.[\w-]+\.[\w-]+)\s+-{3,}END NATS USER JWT---", re.ASCII)
+_JWT = re.compile(rf"---BEGIN NATS USER JWT-{{3,}}\s*({_TOKEN})\s+-{{3,}}END NATS USER JWT---", re.ASCII)
 _SEED = re.compile(r"---BEGIN USER NKEY SEED-{3,}\s*([A-Z2-7]+)\s*-{3,}END USER NKEY SEED---")
+_HAS_SEED = "USER NKEY SEED"  # in the line before a seed
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:(?!-----)[\x00-\x7f])*-----END \1-----")
 _MARK = "\ufeff"  # some editors begin a file with it
 _MOST = 1 << 20  # bytes; credentials, seeds, keys and CA bundles are far smaller
 
 
 class Credentials(UserString):
-    """The content of a ``.creds`` file. nats-py takes any `UserString` for that, and a str for a path."""
+    """The content of a ``.creds`` file. nats-py takes any `UserString` for that, and a str for a path.
+
+    It may hold a JWT alone, which is a bearer token.
+    """
 
     def __repr__(self) -> str:
         return "Credentials('**********')"
 
     @property
+    def jwt(self) -> str:
+        """The JWT."""
+        found = _JWT.search(self.data)
+        return found[1] if found else ""
+
+    @property
+    def has_seed(self) -> bool:
+        """Whether there is a seed, which signs the login."""
+        return _HAS_SEED in self.data
+
+    @property
     def expires(self) -> int:
         """When the JWT expires, in seconds since the epoch; 0 for never. Raises `OptionError` if it cannot be read."""
-        payload = self.data.split(".")[1]
         try:
-            expires = json_object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))).get("exp")
+            expires = _claims(self.data).get("exp")
         except ValueError:
             raise OptionError("the credentials hold a JWT that cannot be read") from None
         return expires if isinstance(expires, int) and expires > 0 else 0
@@ -76,6 +92,9 @@ def connect_arguments(options: ConnectionOptions, resolve: Callable[[str], str] 
     credentials = files.given("credentials_file", "credentials_secret")
     if credentials is not None:
         arguments["user_credentials"] = Credentials(_credentials(credentials.option, credentials.content))
+    jwt = files.given("jwt_file", "jwt_secret")
+    if jwt is not None:
+        arguments["user_credentials"] = Credentials(_jwt(jwt.option, jwt.content))
     nkey = files.given("nkey_seed_file", "nkey_seed_secret")
     if nkey is not None:
         arguments["nkeys_seed_str"] = _seed(nkey.option, nkey.content)
@@ -155,11 +174,47 @@ class _Files:
 def _credentials(option: str, content: str) -> str:
     """The content of a ``.creds`` file in the form that nats-py reads."""
     jwt, seed = _JWT.search(content), _SEED.search(content)
-    if jwt is None or seed is None:
-        missing = "user JWT" if jwt is None else "user NKey seed"
-        raise OptionError(f"option {option} holds no {missing} between its BEGIN and END lines", option=option)
-    _check_seed(option, seed[1])
-    return credentials_text(jwt[1], seed[1])
+    if jwt is None:
+        raise OptionError(f"option {option} holds no user JWT between its BEGIN and END lines", option=option)
+    if seed is not None:
+        _check_seed(option, seed[1])
+        return credentials_text(jwt[1], seed[1])
+    if _HAS_SEED in content:
+        raise OptionError(f"option {option} holds no user NKey seed between its BEGIN and END lines", option=option)
+    _check_bearer(option, jwt[1])
+    return credentials_text(jwt[1])
+
+
+def _jwt(option: str, content: str) -> str:
+    """A bare JWT, or the one between BEGIN and END lines, in the form that nats-py reads."""
+    if _HAS_SEED in content:
+        raise OptionError(f"option {option} holds a JWT with its seed: {advice.CREDENTIALS}", option=option)
+    decorated = _JWT.search(content)
+    jwt = decorated[1] if decorated else content.removeprefix(_MARK).strip()
+    if not _BARE_JWT.fullmatch(jwt):
+        raise OptionError(f"option {option} does not hold a JWT", option=option)
+    _check_bearer(option, jwt)
+    return credentials_text(jwt)
+
+
+def _claims(text: str) -> dict[str, Any]:
+    """Return the claims of the JWT in a text without other dots before it. Raises `ValueError`."""
+    payload = text.split(".")[1]
+    return json_object(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+
+
+def _check_bearer(option: str, jwt: str) -> None:
+    """Raise `OptionError` for a JWT whose user must sign the login."""
+    try:
+        nats = _claims(jwt).get("nats")
+    except ValueError:
+        raise OptionError(f"option {option} holds a JWT that cannot be read", option=option) from None
+    if not isinstance(nats, dict) or nats.get("bearer_token") is not True:
+        raise OptionError(
+            f"option {option} holds a JWT that is no bearer token, and no user NKey seed to sign the login with: "
+            f"{advice.CREDENTIALS}",
+            option=option,
+        )
 
 
 def _seed(option: str, content: str) -> str:

@@ -130,7 +130,7 @@ class Examination:
         yield servers.check_round_trip(connection)
         before = time.time_ns()
         self._identity = identity = who_am_i(connection)
-        yield from [identity] if isinstance(identity, Finding) else servers.check_user(identity, before)
+        yield from [identity] if isinstance(identity, Finding) else servers.check_user(identity, before, admin.options)
         usage = servers.account_of(admin)
         if isinstance(usage, Finding):
             self._jetstream = usage.status != "failed"

@@ -259,7 +259,7 @@ def check_round_trip(connection: Connection) -> Finding:
     return ok("round trip", text)
 
 
-def check_user(identity: Identity, before: int) -> Iterator[Finding]:
+def check_user(identity: Identity, before: int, options: ConnectionOptions) -> Iterator[Finding]:
     """Check what the server says of the user, and its clock. ``before``: when it was asked, in ns since the epoch."""
     user = identity.data
     yield ok("account", f"{user.account}, user {user.user or 'not named'}")
@@ -267,7 +267,7 @@ def check_user(identity: Identity, before: int) -> Iterator[Finding]:
     expires = user.expires or 0
     if 0 < expires < 30 * 86_400 * 1_000_000_000:
         left = datetime.timedelta(seconds=expires // 1_000_000_000)
-        yield warning("credentials", f"expire in {left}", "renew them (options credentialsFile, credentialsSecret)")
+        yield warning("credentials", f"expire in {left}", f"renew them ({options.authentication_options})")
     yield check_clock(parse_time(str(identity.server.time)), before, time.time_ns())
 
 

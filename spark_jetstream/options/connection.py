@@ -21,6 +21,7 @@ _AUTHENTICATION = (
     ("user", "password"),
     ("token",),
     ("credentialsFile", "credentialsSecret"),
+    ("jwtFile", "jwtSecret"),
     ("nkeySeedFile", "nkeySeedSecret"),
 )
 _LOGIN_OPTIONS = frozenset(name for names in _AUTHENTICATION for name in names)
@@ -63,6 +64,10 @@ class ConnectionOptions(Options):
     token: SecretStr | None = option("token for servers with token authentication", Secret())
     credentials_file: str | None = option("path of a `.creds` file", Text(required=True))
     credentials_secret: SecretStr | None = option("content of a `.creds` file", Secret())
+    jwt_file: str | None = option(
+        "path of a file with a user JWT that is a bearer token, so that it needs no seed", Text(required=True)
+    )
+    jwt_secret: SecretStr | None = option("user JWT that is a bearer token", Secret())
     nkey_seed_file: str | None = option("path of a file with a user NKey seed", Text(required=True))
     nkey_seed_secret: SecretStr | None = option("user NKey seed", Secret())
     tls_ca_file: str | None = option(

@@ -32,11 +32,18 @@ _UNSUPPORTED = ("socks_proxy", "nsc", *_WINDOWS)
 #: Fields that mean the same as one option of ours. The others are `description`, `color_scheme` and the like.
 _PLAIN = {"jetstream_domain": "domain", "jetstream_api_prefix": "apiPrefix", "inbox_prefix": "inboxPrefix"}
 _FILES = {"ca": "tlsCaFile", "cert": "tlsCertFile", "key": "tlsKeyFile"}
-_LOGIN = {"user": "user", "password": "password", "token": "token", "creds": "credentialsFile", "nkey": "nkeySeedFile"}
+_LOGIN = {
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "creds": "credentialsFile",
+    "user_jwt": "jwtSecret",
+    "nkey": "nkeySeedFile",
+}
 _OTHERS = {"url": "servers", "tls_first": "tlsHandshakeFirst"}
 _FIELDS = {option: field for table in (_PLAIN, _FILES, _LOGIN, _OTHERS) for field, option in table.items()}
 # A new value of one field of a group replaces all of it.
-_GROUPS = ((*_LOGIN, "user_jwt", "user_seed"), ("jetstream_domain", "jetstream_api_prefix"))
+_GROUPS = ((*_LOGIN, "user_seed"), ("jetstream_domain", "jetstream_api_prefix"))
 _DATA = re.compile(r"data:[^,]*;base64,(.*)", re.DOTALL)
 
 
@@ -228,10 +235,7 @@ def _authentication(name: str, fields: Mapping[str, Any], login: UserInfo | None
     elif _text(name, fields, "nkey"):
         kind, options = "nkey", file_or_content("nkey", "nkeySeedFile", "nkeySeedSecret")
     elif jwt := secret("user_jwt"):
-        seed = secret("user_seed")
-        if not seed:
-            raise _error(f'"{name}" sets user_jwt without user_seed, which is not supported')
-        kind, options = "user_jwt", {"credentialsSecret": credentials_text(jwt, seed)}
+        kind, options = "user_jwt", _jwt_options(jwt, secret("user_seed"))
     else:
         token = secret("token")
         return {"token": token} if token else {}
@@ -241,12 +245,17 @@ def _authentication(name: str, fields: Mapping[str, Any], login: UserInfo | None
     return {option: value for option, value in options.items() if value}
 
 
-def credentials_text(jwt: str, seed: str) -> str:
-    """Return the content of a ``.creds`` file in the form that nats-py reads."""
-    return (
-        f"-----BEGIN NATS USER JWT-----\n{jwt.strip()}\n------END NATS USER JWT------\n\n"
-        f"-----BEGIN USER NKEY SEED-----\n{seed.strip()}\n------END USER NKEY SEED------\n"
-    )
+def credentials_text(jwt: str, seed: str = "") -> str:
+    """Return the content of a ``.creds`` file in the form that nats-py reads; without a seed it holds the JWT alone."""
+    content = f"-----BEGIN NATS USER JWT-----\n{jwt.strip()}\n------END NATS USER JWT------\n"
+    if not seed:
+        return content
+    return f"{content}\n-----BEGIN USER NKEY SEED-----\n{seed.strip()}\n------END USER NKEY SEED------\n"
+
+
+def _jwt_options(jwt: str, seed: str) -> dict[str, str]:
+    """Return the option for a JWT and its seed, or for a JWT alone."""
+    return {"credentialsSecret": credentials_text(jwt, seed)} if seed else {"jwtSecret": jwt}
 
 
 def _resolved(name: str, field: str, text: str) -> str:
@@ -296,10 +305,12 @@ PLAIN = {
     "NATS_TIMEOUT": "requestTimeout",
 }
 _NOT_IN_ENVIRONMENT = {
-    "NATS_JWT": "put JWT and seed into a .creds file, and its path into NATS_CREDS",
-    "NATS_SEED": "put JWT and seed into a .creds file, and its path into NATS_CREDS",
     "NATS_SOCKS_PROXY": "proxies are not supported",
 }
+_NEEDED = {"NATS_PASSWORD": "NATS_USER", "NATS_SEED": "NATS_JWT"}
+"""Variables that mean nothing without another one."""
+_KINDS = ("NATS_USER", "NATS_CREDS", "NATS_NKEY", "NATS_JWT")
+"""The variables that say who logs in, in the order in which the command chooses; beside them there is NATS_TOKEN."""
 
 
 def environment_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -307,8 +318,9 @@ def environment_options(environ: Mapping[str, str]) -> dict[str, str]:
 
     ``NATS_URL``, ``NATS_CONTEXT``, ``NATS_CA``, ``NATS_CERT``, ``NATS_KEY``, ``NATS_TIMEOUT``, and one kind of
     authentication, chosen as the command does: ``NATS_USER`` with ``NATS_PASSWORD`` (alone, the user is a token), else
-    ``NATS_CREDS``, else ``NATS_NKEY``, else ``NATS_TOKEN``. Raises `OptionError`, which repeats no value, for a
-    variable that only the command can honour, and for a token beside another kind.
+    ``NATS_CREDS``, else ``NATS_NKEY``, else ``NATS_JWT`` with ``NATS_SEED`` or alone, else ``NATS_TOKEN``. Raises
+    `OptionError`, which repeats no value, for a variable that only the command can honour, and for a token beside
+    another kind.
     """
     given = hidden({name: text for name, text in environ.items() if name.startswith("NATS_")})
     del environ  # a traceback with local variables would show it
@@ -322,17 +334,23 @@ def _options(environ: Mapping[str, SecretStr | None]) -> dict[str, str]:
     for name, instead in _NOT_IN_ENVIRONMENT.items():
         if name in given:
             raise OptionError(f"the environment variable {name} is set, which is not supported: {instead}")
-    if "NATS_PASSWORD" in given and "NATS_USER" not in given:
-        raise OptionError("the environment variable NATS_PASSWORD is set without NATS_USER")
+    for name, other in _NEEDED.items():
+        if name in given and other not in given:
+            raise OptionError(f"the environment variable {name} is set without {other}")
     token = {"token": given["NATS_TOKEN"]} if "NATS_TOKEN" in given else {}
-    options: dict[str, str] = {}
-    kind = next((name for name in ("NATS_USER", "NATS_CREDS", "NATS_NKEY") if name in given), "")
-    if "NATS_PASSWORD" in given:
-        options = {"user": given["NATS_USER"], "password": given["NATS_PASSWORD"]}
-    elif kind:
-        option = {"NATS_USER": "token", "NATS_CREDS": "credentialsFile", "NATS_NKEY": "nkeySeedFile"}[kind]
-        options = {option: given[kind]}
+    kind = next((name for name in _KINDS if name in given), "")
+    options = _login_options(kind, given)
     if options and token and options != token:
         # The command sends the token in addition, which no options can say.
         raise OptionError(f"the environment variables {kind} and NATS_TOKEN are two kinds of authentication")
     return {option: given[name] for name, option in PLAIN.items() if name in given} | (options or token)
+
+
+def _login_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options for the kind of authentication that one of `_KINDS` stands for; none for ""."""
+    if kind == "NATS_USER" and "NATS_PASSWORD" in given:
+        return {"user": given["NATS_USER"], "password": given["NATS_PASSWORD"]}
+    if kind == "NATS_JWT":
+        return _jwt_options(given["NATS_JWT"], given.get("NATS_SEED", ""))
+    option = {"NATS_USER": "token", "NATS_CREDS": "credentialsFile", "NATS_NKEY": "nkeySeedFile"}.get(kind)
+    return {} if option is None else {option: given[kind]}

@@ -182,6 +182,7 @@ WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket", "
 EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("domain", "apiPrefix"),
     ("credentialsFile", "credentialsSecret"),
+    ("jwtFile", "jwtSecret"),
     ("nkeySeedFile", "nkeySeedSecret"),
     ("tlsCaFile", "tlsCaPem"),
     ("tlsCertFile", "tlsCertPem"),

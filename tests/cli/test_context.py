@@ -79,6 +79,14 @@ def test_a_context_has_the_fields_of_the_nats_tool_and_is_private(root: Path, mo
     assert sorted(os.listdir(file.parent)) == ["prod.json"]
 
 
+def test_a_jwt_alone_is_stored_as_the_nats_tool_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_JWT", SECRET)
+    succeed("context", "save", "prod", "--creds", "/c.creds")
+    succeed("context", "save", "prod", "-o", "jwtSecret=env://THE_JWT")
+    assert json.loads((root / "context" / "prod.json").read_text()) == {"user_jwt": "env://THE_JWT"}
+    assert succeed("context", "show", "prod").rows[1:] == [["jwtSecret", "***"]]
+
+
 def test_what_is_no_context_leaves_the_files_alone(root: Path) -> None:
     succeed("context", "save", "a", "--server", "nats://ann:x@h", "--select")
     before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}

@@ -17,7 +17,14 @@ from urllib.parse import quote
 
 import trustme
 
-from spark_jetstream.errors import AuthenticationFailed, JetStreamError, PermissionDenied, RowRefused, UntrustedServer
+from spark_jetstream.errors import (
+    AuthenticationFailed,
+    JetStreamError,
+    OptionError,
+    PermissionDenied,
+    RowRefused,
+    UntrustedServer,
+)
 from spark_jetstream.testing.process import LOOPBACK
 from tests.support.identities import Operator, user
 
@@ -93,6 +100,7 @@ WAYS = {
     "token": Way(Kind("token"), "nats", {"token": PASSWORD}),
     "NKey": Way(Kind(), "nats", {"nkeySeedFile": "@right.nk"}),
     "credentials": Way(Kind("operator"), "nats", {"credentialsFile": "@right.creds"}),
+    "JWT": Way(Kind("operator"), "nats", {"jwtFile": "@bearer.jwt"}),
     "TLS": Way(TLS, "tls", {**CA, **LOGIN}),
     "mutual TLS": Way(VERIFY, "tls", {**CA, **CLIENT, **LOGIN}),
     "TLS first": Way(TLS._replace(first=True), "tls", {**CA, **FIRST, **LOGIN}),
@@ -174,6 +182,8 @@ RIGHT = (
     Case("the token in the URL", ("token",), _url(quote(PASSWORD, safe=""))),
     Case("`nkeySeedSecret`", ("NKey",), {"nkeySeedFile": None, "nkeySeedSecret": "@right.nk"}),
     Case("`credentialsSecret`", ("credentials",), {"credentialsFile": None, "credentialsSecret": "@right.creds"}),
+    Case("`jwtSecret`", ("JWT",), {"jwtFile": None, "jwtSecret": "@bearer.jwt"}),
+    Case("`credentialsFile` with the JWT alone", ("JWT",), {"jwtFile": None, "credentialsFile": "@bearer.creds"}),
     Case("`tlsCaPem`", SECURE, {"tlsCaFile": None, "tlsCaPem": "@ca.pem"}),
     Case(
         "`tlsCertPem` and `tlsKeySecret`",
@@ -195,11 +205,25 @@ WRONG_CASES = (
     Case("an unknown user", PASSWORDS, {"user": "nobody"}, AuthenticationFailed, BY_PASSWORD),
     _refused("another token", ("token",), {"token": WRONG}, "option token"),
     _refused("another seed", ("NKey",), {"nkeySeedFile": "@other.nk"}, "option nkeySeedFile"),
-    _nobody(*PASSWORDS, "token", "NKey", "credentials"),
+    _nobody(*PASSWORDS, "token", "NKey", "credentials", "JWT"),
     _jwt("a JWT that expired", "expired", ": their JWT expired at …"),
     _jwt("a JWT that the account has revoked", "revoked"),
     _jwt("a JWT of an account and an operator that the server does not know", "unknown"),
     _jwt("a JWT with the seed of another user", "mixed"),
+    _refused(
+        "a JWT that expired",
+        ("JWT",),
+        {"jwtFile": "@expired.jwt"},
+        "option jwtFile",
+        ": their JWT expired at …",
+    ),
+    Case(
+        "a JWT without its seed that is no bearer token",
+        ("JWT",),
+        {"jwtFile": "@right.jwt"},
+        OptionError,
+        "option jwtFile holds a JWT that is no bearer token, and no user NKey seed to sign the login with: …",
+    ),
     _untrusted("a server's certificate of another authority", SECURE, NOT_SIGNED, {"tlsCaFile": "@stranger.pem"}),
     _untrusted("the same, where no option names one", SECURE, NOT_SIGNED, {"tlsCaFile": None}),
     _untrusted("a server's certificate that has expired", SECURE, "certificate has expired", {}, "expired"),
@@ -244,6 +268,12 @@ class Realm:
         for name, who in {"right": self.me, "revoked": revoked}.items():
             self.write(f"{name}.creds", self.operator.credentials(who))
         self.write("mixed.creds", self.operator.credentials(self.me).replace(self.me.seed, other.seed))
+        bearer = self.operator.credentials(user(), bearer_token=True).partition("\n\n")[0]
+        self.write("bearer.creds", bearer)
+        self.write("bearer.jwt", bearer.splitlines()[1])
+        self.write("right.jwt", self.operator.credentials(self.me).splitlines()[1])
+        expired = self.operator.credentials(user(), lifetime=-60, bearer_token=True)
+        self.write("expired.jwt", expired.splitlines()[1])
         for name, rules in DENIED.items():
             claims = {kind[:3]: rule for kind, rule in rules.items()}  # pub and sub
             self.write(f"{name}.creds", self.operator.credentials(user(), **claims))
@@ -265,7 +295,7 @@ class Realm:
         found = [PASSWORD[:15], WRONG]  # as far as no text can escape or quote it
         for path in self.folder.iterdir():
             text = path.read_text()
-            if path.suffix in (".nk", ".creds"):
+            if path.suffix in (".nk", ".creds", ".jwt"):
                 found += [line for line in text.splitlines() if not line.startswith("-")]
             for key in re.findall(r"PRIVATE KEY-----\n(.*?)-----END", text, re.DOTALL):
                 found += key.split()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import ssl
 import stat
 import tempfile
@@ -24,6 +26,11 @@ USER_SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
 ACCOUNT_SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_ACCOUNT).decode()
 WRONG_SEED = USER_SEED[:20] + ("A" if USER_SEED[20] != "A" else "B") + USER_SEED[21:]
 JWT = "eyJ0eXAi.eyJqdGki-_.c2ln"
+PAYLOADS = ({"nats": {"bearer_token": True}}, {"nats": {"type": "user"}}, {"exp": 1})
+BEARER, SIGNED, FOREIGN = (
+    f"eyJ0eXAi.{base64.urlsafe_b64encode(json.dumps(payload).encode()).decode().rstrip('=')}.c2ln"
+    for payload in PAYLOADS
+)
 CREDS = f"""-----BEGIN NATS USER JWT-----
 {JWT}
 ------END NATS USER JWT------
@@ -51,7 +58,7 @@ def refused(**options: object) -> str:
     assert str(caught.value.option) in message
     assert "\n" not in message
     assert caught.value.__context__ is None
-    for secret in (USER_SEED, ACCOUNT_SEED, WRONG_SEED, JWT, "PRIVATE KEY"):
+    for secret in (USER_SEED, ACCOUNT_SEED, WRONG_SEED, JWT, BEARER, SIGNED, "PRIVATE KEY"):
         assert secret not in message
     return message
 
@@ -122,6 +129,22 @@ def test_a_jwt_that_has_not_expired_or_cannot_be_read(payload: str) -> None:
     assert Credentials(credentials_text(f"a.{payload}.c", USER_SEED)).ended == ""
 
 
+def test_a_bearer_token_needs_no_seed(tmp_path: Path) -> None:
+    decorated = credentials_text(BEARER)
+    for options in (
+        {"jwtSecret": f" {BEARER}\n"},
+        {"jwtSecret": decorated},
+        {"jwtFile": put(tmp_path / "bare", f"\ufeff{BEARER}\r\n")},
+        {"jwtFile": put(tmp_path / "jwt", decorated)},
+        {"credentialsSecret": decorated},
+        {"credentialsFile": put(tmp_path / "creds", decorated)},
+    ):
+        given = arguments(**options)["user_credentials"]
+        assert isinstance(given, Credentials)
+        assert (given.jwt, given.has_seed) == (BEARER, False)
+        assert BEARER not in repr(given)
+
+
 def test_seeds(tmp_path: Path) -> None:
     decorated = f"-----BEGIN USER NKEY SEED-----\n{USER_SEED}\n------END USER NKEY SEED------\n"
     assert arguments(nkeySeedSecret=f" {USER_SEED}\n")["nkeys_seed_str"] == USER_SEED
@@ -146,7 +169,19 @@ def test_seeds(tmp_path: Path) -> None:
         ("credentials", "nothing of the kind", "holds no user JWT"),
         ("credentials", CREDS.replace("USER JWT", "JWT"), "holds no user JWT"),
         ("credentials", CREDS.replace(JWT, "not-a-jwt"), "holds no user JWT"),
-        ("credentials", CREDS[: CREDS.index("-----BEGIN USER")], "holds no user NKey seed"),
+        ("credentials", CREDS[: CREDS.index(USER_SEED)], "holds no user NKey seed between its BEGIN and END lines"),
+        ("credentials", credentials_text(JWT), "holds a JWT that cannot be read"),
+        *(
+            (option, content, "holds a JWT that is no bearer token, and no user NKey seed to sign the login with")
+            for content in (credentials_text(SIGNED), f"{credentials_text(SIGNED)}\n{USER_SEED}\n")
+            for option in ("credentials", "jwt")
+        ),
+        ("jwt", SIGNED, "holds a JWT that is no bearer token"),
+        ("jwt", FOREIGN, "holds a JWT that is no bearer token"),
+        ("jwt", JWT, "holds a JWT that cannot be read"),
+        ("jwt", CREDS, "holds a JWT with its seed: give both as a .creds file"),
+        ("jwt", USER_SEED, "does not hold a JWT"),
+        ("jwt", f"{BEARER} {BEARER}", "does not hold a JWT"),
         # Text that a pattern could divide in many ways: it took minutes.
         ("credentials", "-" * (1 << 20), "holds no user JWT"),
         ("credentials", CREDS.replace(f"{JWT}\n", "a.b." + "-" * 900_000), "holds no user JWT"),
@@ -163,7 +198,7 @@ def test_wrong_seeds_and_credentials(tmp_path: Path, option: str, content: str, 
     [
         *(
             {option: path}
-            for option in ("nkeySeedFile", "credentialsFile", "tlsCaFile")
+            for option in ("nkeySeedFile", "credentialsFile", "jwtFile", "tlsCaFile")
             for path in ("/nowhere/file", USER_SEED, CREDS, f"/run/{USER_SEED}")
         ),
         {"tlsCertFile": "/nowhere/file", "tlsKeySecret": "x"},

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import nkeys  # type: ignore[import-untyped]
 import pytest
 from aiohttp import WSMsgType, web
 
-from spark_jetstream.admin import CoreMessage, JetStreamAdmin
 from spark_jetstream.client import login
 from spark_jetstream.client.greeting import Greeting, NotNats
 from spark_jetstream.client.pool import connect
@@ -24,8 +20,8 @@ from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import LOOPBACK, PortLease
 from tests.client.logins import SILENT
+from tests.support.callout import Callout
 from tests.support.fake_jetstream import FakeJetStream, Honest
-from tests.support.identities import Identity, identity, token
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
 
@@ -52,44 +48,16 @@ def cut(data: bytes, size: int) -> list[bytes]:
 # A real server that asks a service about each login
 
 
-def answer(issuer: Identity, request: dict[str, Any]) -> str:
-    """The reply of an authorization callout that accepts the login (ADR-26)."""
-    who = Identity(request["nats"]["user_nkey"], "")
-    limits: dict[str, Any] = {"pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
-    user = token(issuer, who, "user", type="user", audience="A", **limits)
-    server = request["nats"]["server_id"]["id"]
-    return token(issuer, who, "answer", type="authorization_response", audience=server, jwt=user)
-
-
 def test_a_login_answers_the_ping_of_a_server_whose_callout_is_slow() -> None:
-    issuer = identity(nkeys.PREFIX_BYTE_ACCOUNT)
-    config = f"""
-        accounts {{ A {{ jetstream: enabled, users: [{{user: service, password: x}}] }} }}
-        authorization {{
-            timeout: 60
-            auth_callout {{ issuer: {issuer.public}, account: A, auth_users: [service] }}
-        }}"""
-    clients: list[int] = []
-    with NatsServer(config=config, args=["-DV"]) as server:
-        service = JetStreamAdmin(servers=server.url, user="service", password="x")
-        with service, service.subscribe("$SYS.REQ.USER.AUTH") as requests:
+    callout, clients = Callout(), list[int]()
+    with NatsServer(config=callout.config, args=["-DV"]) as server:
 
-            def serve() -> None:
-                for request in requests:
-                    assert isinstance(request, CoreMessage)
-                    claims = base64.urlsafe_b64decode(request.data.split(b".")[1] + b"==")
-                    content = json.loads(claims)
-                    clients.append(content["nats"]["client_info"]["id"])
-                    server.wait_for_log(f"cid:{clients[-1]} - ->> [PING]", timeout=60)
-                    requests.reply(request, answer(issuer, content))
+        def wait(asked: dict[str, Any]) -> None:
+            clients.append(asked["client_info"]["id"])
+            server.wait_for_log(f"cid:{clients[-1]} - ->> [PING]", timeout=60)
 
-            thread = threading.Thread(target=serve, daemon=True)
-            thread.start()
-            mine = {"user": "ann", "password": "y", "connectTimeout": "60s"}
-            with JetStreamAdmin(servers=server.url, **mine) as admin:
-                assert admin.account.info().streams == 0
-            requests.close()
-            thread.join()
+        with callout.serving(server, wait):
+            connect(options(server.url, user="ann", password="y")).check()
         assert len(clients) == 1  # no attempt has failed
         assert re.search(rf"cid:{clients[0]} - .*<<- \[PONG\]", server.log)
 

@@ -235,6 +235,7 @@ CONFLICTS = (
     {"tlsKeySecret": MARK},
     {"token": MARK, "user": "me", "password": MARK},
     {"credentialsSecret": MARK, "credentialsFile": "/a"},
+    {"jwtSecret": MARK, "jwtFile": "/a"},
     {"servers": URLS[0], "token": MARK},
 )
 WRONG: dict[type[SourceOptions | SinkOptions], tuple[dict[str, str], ...]] = {

@@ -11,7 +11,8 @@ import pytest
 from spark_jetstream.admin.models.streams import StreamSource
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.doctor.findings import Finding
-from spark_jetstream.doctor.permissions import WHO_AM_I, Job, check_permissions, who_am_i
+from spark_jetstream.doctor.permissions import WHO_AM_I, Identity, Job, check_permissions, who_am_i
+from spark_jetstream.doctor.servers import check_user
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.permissions import Permission, user_config
 from spark_jetstream.testing import NatsServer
@@ -218,6 +219,21 @@ def test_the_rights_of_a_jwt_count(nats_server_factory: Callable[..., NatsServer
     findings = findings_of(NEEDED, server, credentialsSecret=operator.credentials(who, pub=pub))
     trouble = {subject: finding.status for subject, finding in findings.items() if finding.status != "ok"}
     assert trouble == {"$JS.API.STREAM.PURGE.S": "failed"}
+
+
+def test_credentials_that_expire_soon_are_named_by_their_option(
+    nats_server_factory: Callable[..., NatsServer],
+) -> None:
+    operator = Operator()
+    server = nats_server_factory(config=operator.config)
+    bearer = operator.credentials(user(), 3600, bearer_token=True).splitlines()[1]
+    options = ConnectionOptions.from_spark({"servers": server.url, "jwtSecret": bearer})
+    identity = who_am_i(connect(options))
+    assert isinstance(identity, Identity)
+    findings = {each.check: each for each in check_user(identity, 0, options)}
+    close_all()
+    found = findings["credentials"]
+    assert (found.status, found.what_to_do) == ("warning", "renew them (option jwtSecret)")
 
 
 def test_a_server_takes_its_own_domain_out_of_a_subject(nats_server_factory: Callable[..., NatsServer]) -> None:

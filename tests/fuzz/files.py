@@ -26,7 +26,7 @@ from tests.fuzz.engine import target
 from tests.fuzz.mutations import change_bytes, change_json
 
 _PLACE = tempfile.TemporaryDirectory(prefix="fuzz-")
-_SECRETS = ("password", "token", "credentialsSecret", "nkeySeedSecret", "tlsKeySecret")
+_SECRETS = ("password", "token", "credentialsSecret", "jwtSecret", "nkeySeedSecret", "tlsKeySecret")
 _LOGINS = (
     b'"servers":"nats://u:p@h:4222"',
     b'"user":"u"',
@@ -129,6 +129,7 @@ def credentials(data: bytes) -> None:
     words = set(re.findall(r"[\w+/=.-]{16,}", text))
     for given in (
         {"credentialsFile": path}, {"credentialsSecret": text}, {"nkeySeedFile": path}, {"nkeySeedSecret": text},
+        {"jwtFile": path}, {"jwtSecret": text},
         {"tlsCaFile": path}, {"tlsCaPem": text}, {"tlsCertPem": text, "tlsKeySecret": text},
         {"tlsCertFile": path, "tlsKeyFile": path},
     ):  # fmt: skip

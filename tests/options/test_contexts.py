@@ -117,6 +117,8 @@ DATA = "data:;base64," + base64.b64encode(SECRET.encode()).decode()
         ({"token": "file://~/token.txt"}, {"token": SECRET}),
         ({"user": "me", "password": DATA}, {"user": "me", "password": SECRET}),
         ({"user_jwt": "a.b.c", "user_seed": "env://THE_SECRET"}, {"credentialsSecret": JWT}),
+        ({"user_jwt": "a.b.c"}, {"jwtSecret": "a.b.c"}),
+        ({"user_jwt": "env://THE_SECRET"}, {"jwtSecret": SECRET}),
     ],
 )
 def test_authentication(
@@ -138,7 +140,7 @@ def test_authentication(
             for field in ("socks_proxy", "nsc", "windows_cert_store", "windows_cert_match", "windows_cert_match_by")
         ),
         ({"windows_ca_certs_match": ["a"]}, "sets windows_ca_certs_match, which is not supported"),
-        ({"user_jwt": "a.b.c"}, "sets user_jwt without user_seed"),
+        ({"token": SECRET, "user_jwt": "a.b.c"}, "sets token beside user_jwt"),
         ({"token": SECRET, "user": "me", "password": SECRET}, "sets token beside user"),
         ({"token": SECRET, "creds": "/c"}, "sets token beside creds"),
         ({"token": SECRET, "url": f"nats://me:{SECRET}@a"}, "sets token beside the user in url"),
@@ -249,6 +251,9 @@ def test_executors_do_not_need_the_context(home: Path) -> None:
         ({"NATS_CREDS": "me.creds"}, {"credentialsFile": "me.creds"}),
         ({"NATS_NKEY": "me.nk"}, {"nkeySeedFile": "me.nk"}),
         ({"NATS_CREDS": "me.creds", "NATS_NKEY": "me.nk"}, {"credentialsFile": "me.creds"}),
+        ({"NATS_JWT": "a.b.c"}, {"jwtSecret": "a.b.c"}),
+        ({"NATS_JWT": "a.b.c", "NATS_SEED": SECRET}, {"credentialsSecret": JWT}),
+        ({"NATS_JWT": "a.b.c", "NATS_SEED": SECRET, "NATS_NKEY": "me.nk"}, {"nkeySeedFile": "me.nk"}),
         ({"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_CREDS": "me.creds"}, {"user": "me", "password": "p"}),
         (
             {"NATS_CA": "ca.pem", "NATS_CERT": "c.pem", "NATS_KEY": "k.pem"},
@@ -268,8 +273,8 @@ def test_what_the_variables_stand_for(environ: dict[str, str], expected: dict[st
         ({"NATS_USER": "me", "NATS_PASSWORD": "p", "NATS_TOKEN": SECRET}, "NATS_USER and NATS_TOKEN"),
         ({"NATS_USER": "me", "NATS_TOKEN": SECRET}, "NATS_USER and NATS_TOKEN"),
         ({"NATS_CREDS": "f", "NATS_TOKEN": SECRET}, "NATS_CREDS and NATS_TOKEN"),
-        ({"NATS_JWT": SECRET}, "NATS_JWT is set, which is not supported: put JWT and seed into a .creds file"),
-        ({"NATS_SEED": SECRET}, "NATS_SEED"),
+        ({"NATS_JWT": SECRET, "NATS_TOKEN": SECRET}, "NATS_JWT and NATS_TOKEN"),
+        ({"NATS_SEED": SECRET}, "NATS_SEED is set without NATS_JWT"),
         ({"NATS_SOCKS_PROXY": SECRET}, "NATS_SOCKS_PROXY"),
     ],
 )

@@ -38,10 +38,20 @@ def connection(**options: object) -> ConnectionOptions:
 
 
 # One text for each option that means something else than leaving it out, what must stand beside it, and its value.
-PLAIN = ("credentialsFile", "nkeySeedFile", "tlsCaFile", "tlsCaPem", "tlsHostname", "domain", "inboxPrefix", "durable")
+PLAIN = (
+    "credentialsFile",
+    "jwtFile",
+    "nkeySeedFile",
+    "tlsCaFile",
+    "tlsCaPem",
+    "tlsHostname",
+    "domain",
+    "inboxPrefix",
+    "durable",
+)
 SOURCE_SAMPLES: dict[str, tuple[str, dict[str, str], object]] = {
     **{name: (f"my-{name}", {}, f"my-{name}") for name in (*PLAIN, "bucket", "objectBucket")},
-    **{name: ("x", {}, SecretStr("x")) for name in ("token", "credentialsSecret", "nkeySeedSecret")},
+    **{name: ("x", {}, SecretStr("x")) for name in ("token", "credentialsSecret", "jwtSecret", "nkeySeedSecret")},
     "servers": ("tls://a:1,b", {}, ("tls://a:1", "nats://b")),
     "user": ("me", {"password": "x"}, "me"),
     "password": ("x", {"user": "me"}, SecretStr("x")),
