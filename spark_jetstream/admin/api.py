@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from spark_jetstream.admin.models.account import AccountInfo
@@ -45,15 +45,16 @@ class Api:
     """
 
     def __init__(
-        self, options: ConnectionOptions, connection: Connection | None = None, *, starting: bool = True
+        self,
+        options: ConnectionOptions,
+        connection: Connection | None = None,
+        *,
+        connect: Callable[[ConnectionOptions], Connection] = pool.connect,
     ) -> None:
-        """Requests go over ``connection``; by default, over the one that this process has for ``options``.
-
-        ``starting``: servers whose ports refuse connections may be starting, so `connection` waits for them.
-        """
+        """Requests go over ``connection``; by default, over the one that ``connect`` returns for ``options``."""
         self.options = options
         self._own = connection
-        self._starting = starting
+        self._connect = connect
         self.requests = Requests(self.connect, options.request_timeout)
         self._closed = False  # `close` was called, and nothing is asked any more
         # The connection, its reconnects, and the level that the server had then: another server may have another one.
@@ -64,7 +65,7 @@ class Api:
         """The connection. Opens it if it is not open."""
         if self._closed:
             raise JetStreamError("this JetStreamAdmin is closed: make another one")
-        return self._own or pool.connect(self.options, starting=self._starting)
+        return self._own or self._connect(self.options)
 
     def connect(self, seconds: float = 0.0) -> Connection:
         """Return `connection`, for functions that take a `Connect`; the options say how long to wait for it."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
@@ -27,7 +27,9 @@ from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.subscription import Headers, Subscription, request
+from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
+from spark_jetstream.client.pool import connect, connect_at_once
 from spark_jetstream.client.subscription import CoreMessage
 from spark_jetstream.errors import (
     BackupError,
@@ -232,19 +234,21 @@ class JetStreamAdmin:
     `RequestTimeout`, `NoResponders`, `ConnectionFailed`. They name further classes under "Raises".
     """
 
-    _starting: ClassVar[bool] = True
-    """Whether servers whose ports refuse connections may be starting, as beside the script that starts them."""
-
     def __init__(self, **options: object) -> None:
         """Check the options. Raises `OptionError` for an unknown option, and for a value that is not possible."""
         given, lists = hidden(options), _lists(options)
         del options  # a traceback with local variables would show it
-        self._api = api = Api(ConnectionOptions.from_given(_own(given, lists)), starting=self._starting)
+        self._api = api = Api(ConnectionOptions.from_given(_own(given, lists)), connect=self._connect)
         self.streams = Streams(api)
         self.consumers = Consumers(api)
         self.messages = Messages(api)
         self.account = Account(api)
         self.cluster = Cluster(api)
+
+    @staticmethod
+    def _connect(options: ConnectionOptions) -> Connection:
+        """Connect. It waits for servers that are starting, since another program may start them beside this one."""
+        return connect(options)
 
     # These are imported when they are used: a command has no time for all of them.
 
@@ -455,9 +459,11 @@ class JetStreamAdmin:
 
 
 class CommandAdmin(JetStreamAdmin):
-    """A `JetStreamAdmin` for one command: it does not wait for servers whose ports refuse connections."""
+    """A `JetStreamAdmin` for one command."""
 
-    _starting = False
+    @staticmethod
+    def _connect(options: ConnectionOptions) -> Connection:
+        return connect_at_once(options)
 
 
 def _lists(options: Mapping[str, object]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from spark_jetstream.admin.client import JetStreamAdmin
+    from spark_jetstream.client.connection import Connection
 
 FAILED, WRONG_USAGE, NOT_REACHED, INTERRUPTED = 1, 2, 3, 130
 """Exit codes: an error, or a check found something; a wrong command line; no server, or no reply; Ctrl-C."""
@@ -90,6 +91,12 @@ class Run:
         gc.freeze()
         gc.enable()
         return CommandAdmin.from_environment(**self.given)
+
+    def connect(self, patience: float = 0.0) -> Connection:
+        """Return the connection of the command: a `Connect` for code that source and sink use as well."""
+        from spark_jetstream.client.pool import connect_at_once
+
+        return connect_at_once(self.admin.options)
 
 
 class _LateCommand(Command):

@@ -56,7 +56,6 @@ def measure(
     """
     from spark_jetstream import bench
     from spark_jetstream.admin.api import publish_subject
-    from spark_jetstream.client.pool import connect
     from spark_jetstream.options import SinkOptions
 
     admin = run.admin
@@ -89,11 +88,11 @@ def measure(
             options = SinkOptions.from_spark({"stream": name, "delivery": delivery}, streaming=False)
             options = options.model_copy(update={"connection": admin.options})
             with run.out.progress("writing", in_bytes=False) as tell:
-                rates = [bench.write(lambda _: connect(admin.options), options, names, messages, data, tell)]
+                rates = [bench.write(run.connect, options, names, messages, data, tell)]
             rates += _read(run, name, messages, batch, direct, first, () if there is None else (filter_,))
             if single:
                 with run.out.progress("one at a time", in_bytes=False) as tell:
-                    latencies = bench.latencies(connect(admin.options), names[0], single, data, tell)
+                    latencies = bench.latencies(run.connect(), names[0], single, data, tell)
     _show(run, settings, rates, latencies)
 
 
@@ -138,7 +137,6 @@ def _read(
 ) -> list[Rate]:
     """Read the first messages of a stream; with ``filters``, all from ``first`` on that match."""
     from spark_jetstream.bench import read
-    from spark_jetstream.client.pool import connect
     from spark_jetstream.options import SourceOptions
     from spark_jetstream.protocol.stream import SequenceRange
     from spark_jetstream.streams.direct import OLDEST_SERVER, read_direct
@@ -163,14 +161,14 @@ def _read(
     else:
         # There a consumer is part of what decides which messages stay.
         run.out.note(f"stream {name} has {info.config.retention} retention: it is read by direct gets only")
-    if direct and info.config.allow_direct and connect(run.admin.options).server_version >= OLDEST_SERVER:
+    if direct and info.config.allow_direct and run.connect().server_version >= OLDEST_SERVER:
         readers["source, readWith=direct"] = read_direct
     elif direct:
         run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")
     rates = []
     for what, reader in readers.items():
         with run.out.progress(what, in_bytes=False) as tell:
-            rates.append(read(what, reader(lambda _: connect(run.admin.options), part, settings, "bench"), part, tell))
+            rates.append(read(what, reader(run.connect, part, settings, "bench"), part, tell))
     return rates
 
 

@@ -53,7 +53,6 @@ def replay(
     which the server acts are left out. If a message is gone or was not given up, nothing is published.
     """
     from spark_jetstream.admin.event_parsing import stored_event
-    from spark_jetstream.client.pool import connect
     from spark_jetstream.client.requests import Requests
     from spark_jetstream.options import SinkOptions
     from spark_jetstream.sink.rows import SinkColumns
@@ -62,7 +61,7 @@ def replay(
 
     options = SinkOptions.from_spark({"subject": subject, "serverHeaders": "drop"}, streaming=False)
     options = options.model_copy(update={"connection": run.admin.options})
-    requests = Requests(lambda _: connect(options.connection), options.connection.retry_timeout)
+    requests = Requests(run.connect, options.connection.retry_timeout)
     kept = _kept(run, stream)
     advisories = {getattr(stored_event(each), "stream_seq", 0): (each.seq, each.data) for each in kept}
     chosen = [advisories[number] for number in dict.fromkeys(sequences) if number in advisories]

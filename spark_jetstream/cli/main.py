@@ -135,7 +135,8 @@ def main() -> None:
     except OSError as error:
         _no_more_output()
         if not isinstance(error, BrokenPipeError):  # which says that the reader of the pipe has ended
-            _complain(str(error))
+            about = f"{error.filename}: " if error.filename else ""
+            _complain(f"{about}{(error.strerror or str(error)).lower()}")
         raise SystemExit(FAILED) from error
     except WrongUsage as error:
         message = _usage_message(error)

@@ -179,7 +179,6 @@ def _publish(
     import pyarrow as pa
 
     from spark_jetstream.admin.api import publish_subject
-    from spark_jetstream.client.pool import connect
     from spark_jetstream.options import SinkOptions
     from spark_jetstream.sink.publisher import Publisher
     from spark_jetstream.sink.rows import Rows
@@ -195,7 +194,7 @@ def _publish(
     options = SinkOptions.from_spark({}, streaming=False).model_copy(update={"connection": admin.options})
     target = Target(domain=admin.options.domain, noun="message")
     first = 1
-    with Publisher(lambda _: connect(admin.options), options, target, "this command") as publisher:
+    with Publisher(run.connect, options, target, "this command") as publisher:
         refused = []
         for data in payloads:
             numbers = range(first, first + len(data))

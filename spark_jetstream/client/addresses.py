@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from spark_jetstream.client.deadline import Deadline, share
+from spark_jetstream.client.reasons import NoAddress
 
 Entry = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 """What `socket.getaddrinfo` says of an address; the last field is that of the socket."""
@@ -50,7 +51,7 @@ class Addresses:
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
-        raise OSError(", ".join(str(failure) or "no answer in time" for failure in failures))
+        raise NoAddress(failures)
 
     async def connector(self, uri: Any, seconds: float) -> tuple[Any, float]:
         """Return a connector of aiohttp for one connection to a host, and the seconds in which its peer must greet.

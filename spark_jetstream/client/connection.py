@@ -15,7 +15,8 @@ from spark_jetstream.client.inbox import Carries, Inbox, Inboxes
 from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
 from spark_jetstream.client.multiplexer import Multiplexer
-from spark_jetstream.client.nats_py import LastingClient, error_text, server_info
+from spark_jetstream.client.nats_py import LastingClient, server_info
+from spark_jetstream.client.reasons import error_text
 from spark_jetstream.client.subscription import Listener, Subscribed
 from spark_jetstream.errors import ApiError, ConnectionFailed, JetStreamError, PermissionDenied, RequestTimeout
 from spark_jetstream.options import ConnectionOptions, advice

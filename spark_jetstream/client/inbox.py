@@ -17,7 +17,7 @@ from nats.aio.subscription import Subscription
 from spark_jetstream.client import nats_py
 from spark_jetstream.client.login import Login
 from spark_jetstream.client.loop import Loop
-from spark_jetstream.client.nats_py import error_text
+from spark_jetstream.client.reasons import error_text
 from spark_jetstream.errors import ConnectionFailed, ConsumerLost, JetStreamError, PermissionDenied, ProtocolError
 from spark_jetstream.protocol.wire import ApiReply, Frames, Scanner, Status
 

@@ -33,7 +33,8 @@ from spark_jetstream.client import nats_py
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.client.deadline import Deadline, share
 from spark_jetstream.client.loop import Loop
-from spark_jetstream.client.nats_py import LastingClient, error_text
+from spark_jetstream.client.nats_py import LastingClient
+from spark_jetstream.client.reasons import error_text, nowhere
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, ProtocolError, WrongServer
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol.conventions import CONNECTION
@@ -209,12 +210,12 @@ class Login:
             self._on_refused(refusal)
         if denied := nats_py.denied(error):
             self._denied(*denied)
-        nowhere = nats_py.nowhere(error)
-        self._closed_ports = self._closed_ports + 1 if nowhere else 0
+        closed = nowhere(error)
+        self._closed_ports = self._closed_ports + 1 if closed else 0
         if not self._starting and not self._final.done() and self._closed_ports >= len(self.client.servers):
             self._final.set_result(
                 ConnectionFailed(
-                    f"no NATS server could be reached at {self.options.display_servers} {advice.SERVERS}: {nowhere}"
+                    f"no NATS server could be reached at {self.options.display_servers} {advice.SERVERS}: {closed}"
                 )
             )
 

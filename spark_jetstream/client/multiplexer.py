@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.login import Login
-from spark_jetstream.client.nats_py import error_text
+from spark_jetstream.client.reasons import error_text
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, NoResponders, PermissionDenied
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
 import math
 import re
-import socket
 import ssl
 import sys
 import time
@@ -30,6 +28,7 @@ from spark_jetstream.client.addresses import Addresses
 from spark_jetstream.client.auth import Credentials, mistrust
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.greeting import Greeting, NotNats, answer_of, first_line, not_nats, plain_error
+from spark_jetstream.client.reasons import error_text
 from spark_jetstream.client.socket_reader import SocketProtocol, SocketReader
 from spark_jetstream.errors import (
     AuthenticationFailed,
@@ -37,7 +36,6 @@ from spark_jetstream.errors import (
     ProtocolError,
     UntrustedServer,
     WrongServer,
-    brief,
 )
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol.incoming import Incoming
@@ -551,21 +549,6 @@ class CheckedWebSocket(_Beginning, WebSocketTransport):
         if not self._incoming.ready:
             self._incoming.add(await super().readline())  # type: ignore[no-untyped-call]
         return self._incoming
-
-
-def error_text(error: BaseException | None) -> str:
-    """Return the text of an error, or the name of its class when it has none."""
-    text = brief(str(error).removeprefix("nats: ").strip())
-    return text or ("no answer in time" if isinstance(error, asyncio.TimeoutError) else type(error).__name__)
-
-
-def nowhere(error: Exception) -> str:
-    """Return why there is no server: its host is unknown, or nothing listens at any of its addresses; else ""."""
-    if getattr(error, "errno", None) in (socket.EAI_NONAME, socket.EAI_NODATA):
-        return "no host has this name"
-    numbers = {getattr(error, "errno", None), *map(int, re.findall(r"\[Errno (\d+)\]", str(error)))}
-    closed = numbers - {None} == {errno.ECONNREFUSED}
-    return "the connection was refused, nothing listens there" if closed else ""
 
 
 def refusal(error: Exception, client: Client, options: ConnectionOptions) -> JetStreamError | None:

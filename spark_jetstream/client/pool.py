@@ -40,7 +40,8 @@ def connect(
     """The process's connection for these options, opened if need be.
 
     Waits up to `patience` seconds (`connect_timeout` if None) for one that was lost, and at least `connect_timeout` for
-    a new one. Unless servers may be `starting`, it does not wait for a new one once the ports of all have refused.
+    a new one: a job, and a program, ride out the start of a server. Unless servers may be `starting`, it does not wait
+    for a new one once the ports of all have refused (`connect_at_once`).
     `find_file` says where on this node a file named by an option is. Raises `ConnectionFailed`, `AuthenticationFailed`,
     `OptionError`.
     """
@@ -86,6 +87,14 @@ def connect(
         if mine:  # that of another may have more time
             opening.cancel()
     raise ConnectionFailed(f"the connection to {options.display_servers} {problem}")
+
+
+def connect_at_once(options: ConnectionOptions) -> Connection:
+    """Return the connection of a command: as `connect` does, but without waiting for a server to start.
+
+    A person waits for the command, and can start the server. `connect_timeout` is for servers that do not answer.
+    """
+    return connect(options, starting=False)
 
 
 def close_all() -> None:

@@ -14,7 +14,7 @@ from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSourceInfo
 from spark_jetstream.client.auth import connect_arguments
-from spark_jetstream.client.pool import connect
+from spark_jetstream.client.pool import connect_at_once
 from spark_jetstream.doctor import servers, spark
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.permissions import WRITING, Identity, Job, check_permissions, who_am_i
@@ -126,7 +126,7 @@ class Examination:
         self.reached = login.status == "ok"
         if not self.reached:
             return
-        connection = connect(admin.options)
+        connection = connect_at_once(admin.options)
         yield servers.check_round_trip(connection)
         before = time.time_ns()
         self._identity = identity = who_am_i(connection)
@@ -165,7 +165,7 @@ class Examination:
         if isinstance(self._identity, Finding):
             yield unknown("permissions", f"cannot be checked: {self._identity.said}", self._identity.what_to_do)
             return
-        connection = connect(options)
+        connection = connect_at_once(options)
         config = self._info and self._info.config
         queue, mirror = (config.retention == "workqueue", config.mirror) if config else (False, None)
         clustered = self._info is None or bool(self._info.cluster and self._info.cluster.name)

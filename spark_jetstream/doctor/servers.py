@@ -17,7 +17,8 @@ from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.client.auth import connect_arguments, mistrust
 from spark_jetstream.client.connection import Connection
-from spark_jetstream.client.pool import connect
+from spark_jetstream.client.pool import connect_at_once
+from spark_jetstream.client.reasons import NO_ANSWER, error_text
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning
 from spark_jetstream.doctor.permissions import Identity
 from spark_jetstream.errors import (
@@ -84,7 +85,7 @@ class ServerProbe:
         try:
             resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            text = f"{host} has no address: {_reason(error)}"
+            text = f"{host} has no address: {error_text(error)}"
             raise _ProbeError("name", text, "correct option servers, or the DNS of this machine") from None
         addresses = sorted({str(entry[4][0]) for entry in resolved})
         if addresses != [host]:
@@ -92,7 +93,7 @@ class ServerProbe:
         try:
             wire = socket.create_connection((host, port), self._options.connect_timeout)
         except OSError as error:
-            why = "no answer" if isinstance(error, TimeoutError) else _reason(error)
+            why = NO_ANSWER if isinstance(error, TimeoutError) else error_text(error)
             advice = "start the server, open the port in the firewall, or correct option servers"
             raise _ProbeError("port", f"port {port} of {host} cannot be reached: {why}", advice) from None
         self.findings.append(ok("port", f"{port} is open"))
@@ -134,9 +135,8 @@ class ServerProbe:
                 checked_info(line, first=True)
                 info: dict[str, Any] = json.loads(line.removeprefix(b"INFO"))
                 return info
-            connect(
-                self._options.model_copy(update={"servers": (self.url,)}), starting=False
-            )  # which says what is there
+            # It says what is there.
+            connect_at_once(self._options.model_copy(update={"servers": (self.url,)}))
             text = "is a NATS server now, and was none before"
         except JetStreamError as error:
             text = str(error)
@@ -176,15 +176,10 @@ class ServerProbe:
             text = "nothing came back when TLS began"
             advice = "if the server wants to say hello first, leave option tlsHandshakeFirst out"
         except OSError as error:
-            why = getattr(error, "reason", None) or error.strerror or str(error)
-            text = f"the handshake failed: {str(why).replace('_', ' ').lower()}"
+            text = f"the handshake failed: {error_text(error)}"
             first = "TLS first on both sides or on none (option tlsHandshakeFirst)"
             advice = f"is TLS configured on the server, and {first}?"
         raise _ProbeError("tls", text, advice)
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error).lower()
 
 
 def _check_info(info: dict[str, Any]) -> Iterator[Finding]:
@@ -233,7 +228,7 @@ def check_login(options: ConnectionOptions) -> Finding:
     """Check that the server accepts the credentials."""
     who = options.authentication_options
     try:
-        connection = connect(options)
+        connection = connect_at_once(options)
     except AuthenticationFailed as error:
         advice = "set options user and password, or those of another way to log in"
         if who.startswith("option"):

@@ -190,8 +190,8 @@ def check_connection(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
     options = admin.options
     with CheckResult("connection", options.display_servers, thresholds) as result:
         for name, work in (
-            ("connect_time", lambda: pool.connect(options, starting=False)),
-            ("rtt", lambda: pool.connect(options).check(options.request_timeout)),
+            ("connect_time", lambda: pool.connect_at_once(options)),
+            ("rtt", lambda: pool.connect_at_once(options).check(options.request_timeout)),
             ("request_time", admin.account.info),
         ):
             begun = perf_counter()
@@ -271,7 +271,7 @@ def check_meta(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
     with CheckResult("meta", admin.options.display_servers, thresholds) as result:
         context = "look at the meta group"
         try:
-            reply = pool.connect(admin.options).ask(_META, b'{"leader_only": true}', context=context)
+            reply = pool.connect_at_once(admin.options).ask(_META, b'{"leader_only": true}', context=context)
         except NoResponders:
             raise PermissionDenied(f"cannot {context}: log in to the system account", subject=_META) from None
         meta = (reply.get("data") or {}).get("meta_cluster")

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spark_jetstream import __version__
+from spark_jetstream.client.reasons import error_text
 from spark_jetstream.errors import OptionError
 from spark_jetstream.monitoring.stream_lag import ranges
 from spark_jetstream.options.connection import ConnectionOptions
@@ -111,7 +112,9 @@ class OpenLineage:
         while (event := self._waiting.get()) is not None:
             try:
                 self._post(json.dumps(event).encode())
-            except (OSError, HTTPException) as error:
+            except OSError as error:
+                self._lose(event, error_text(error))
+            except HTTPException as error:
                 self._lose(event, repr(error))
             except ValueError as error:
                 bad_key = "OPENLINEAGE_API_KEY holds a character that no header may have"

@@ -310,7 +310,7 @@ class NatsServer:
         except BaseException as error:
             self.kill()
             if isinstance(error, OSError):
-                raise ServerStartError(f"nats-server did not start: {error}") from error
+                raise ServerStartError(f"nats-server did not start: {error.strerror or error}") from error
             raise
 
     def _ready(self) -> SplitResult | None:

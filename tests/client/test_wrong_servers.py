@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import socket
 import threading
@@ -17,7 +16,7 @@ from urllib.parse import urlparse
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client import greeting, login, pool
+from spark_jetstream.client import greeting, login
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.socket_reader import SocketReader
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, WrongServer
@@ -27,7 +26,6 @@ from spark_jetstream.testing.process import PortLease
 from tests.client.logins import SILENT
 from tests.support.calls import planned, writer_of
 from tests.support.command import run_command
-from tests.support.reading import wait_until
 from tests.support.sinking import rows
 
 pytestmark = pytest.mark.usefixtures("no_connection_left")
@@ -105,40 +103,6 @@ def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(greeting, "_QUIET", 0.1)
     monkeypatch.setattr(login, "_REFUSED_FOR", 0.1)
     monkeypatch.setattr("nats.aio.client.shuffle", lambda pool: None)  # servers are tried in the order of the option
-
-
-@pytest.fixture
-def no_second_attempt(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """The time to connect is over once an attempt has failed: what a second one would meet depends on the machine.
-
-    The test has an event loop of its own, so that no connection of another test moves the clock, or lives by it.
-    """
-    monkeypatch.setattr(pool, "_loop", None)
-    loop, ahead = pool._event_loop(), 0.0
-    now = loop.time
-
-    class Clock(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            nonlocal ahead
-            if asyncio._get_running_loop() is loop:
-                ahead = 3600.0
-
-    async def end() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        loop.stop()
-
-    clock = Clock()
-    monkeypatch.setattr(loop, "time", lambda: now() + ahead)
-    caplog.set_level(logging.INFO, login.log.name)
-    login.log.addHandler(clock)
-    yield
-    login.log.removeHandler(clock)
-    asyncio.run_coroutine_threadsafe(end(), loop)
-    wait_until(lambda: not loop.is_running(), "the end of the loop")
-    loop.close()
 
 
 def options(*urls: str, **given: str) -> ConnectionOptions:

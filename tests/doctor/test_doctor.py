@@ -117,7 +117,13 @@ def test_a_missing_file_is_named_by_its_option(nats_server: NatsServer) -> None:
 
 
 def test_an_unreachable_server_is_named_by_name_or_port() -> None:
-    findings = wrong("port", 3, "nats://127.0.0.1:1", *QUICK, text="cannot be reached: connection refused")
+    findings = wrong(
+        "port",
+        3,
+        "nats://127.0.0.1:1",
+        *QUICK,
+        text="cannot be reached: the connection was refused, nothing listens there",
+    )
     assert findings["login"]["status"] == "unknown"
     for name in ("nowhere.invalid", "ß" * 63):  # the second is too long in DNS, where it is ASCII
         wrong("name", 3, f"nats://{name}", *QUICK, text=f"{name} has no address")
