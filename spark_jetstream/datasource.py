@@ -20,7 +20,7 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options import SinkOptions, SourceOptions
 from spark_jetstream.options.values import hidden
 from spark_jetstream.schema import COLUMNS, ddl
-from spark_jetstream.spark_process import find_file
+from spark_jetstream.spark_process import find_file, log_as_spark
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.ensure import Ensure
@@ -67,6 +67,7 @@ class JetStreamDataSource(DataSource):
         """Return the reader of `spark.read`. Raise `OptionError`, `SchemaError`."""
         from spark_jetstream.source.reader import JetStreamBatchReader  # noqa: PLC0415
 
+        log_as_spark()
         reader = JetStreamBatchReader(self.options, schema)
         _ = reader.columns
         _ensure_streams(reader.options)
@@ -76,18 +77,21 @@ class JetStreamDataSource(DataSource):
         """Return the reader of `spark.readStream`; its first call raises the errors, see `source/reader.py`."""
         from spark_jetstream.source.reader import JetStreamStreamReader  # noqa: PLC0415
 
+        log_as_spark()
         return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of `df.write`. Raise `OptionError`, `SchemaError`, and what is wrong with the stream."""
         from spark_jetstream.sink.writer import JetStreamBatchWriter  # noqa: PLC0415
 
+        log_as_spark()
         return JetStreamBatchWriter(self.options, schema, overwrite, _ensure_streams)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return the writer of `df.writeStream`, built twice in every micro-batch. Raise what `writer` raises."""
         from spark_jetstream.sink.writer import JetStreamStreamWriter  # noqa: PLC0415
 
+        log_as_spark()
         return JetStreamStreamWriter(self.options, schema, overwrite, _ensure_streams)
 
 

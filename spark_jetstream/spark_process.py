@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import gc
 import hashlib
+import logging
 import os
 import socket
 import sys
@@ -19,6 +22,35 @@ except ImportError:  # pyspark-client, which runs no Spark process
 
 _eased = False
 _asked: set[str] = set()
+
+
+class _SparkForm(logging.Formatter):
+    """A log line in the form of Spark's own (its pattern layout): time, level, logger, text."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown = copy.copy(record)  # other handlers get the record as well
+        if record.levelno == logging.WARNING:
+            shown.levelname = "WARN"
+        return super().format(shown)
+
+
+@functools.cache
+def log_as_spark() -> bool:
+    """Give the log lines of this package the form of Spark's own; return False if the process has set up logging.
+
+    Spark's Python processes have not: the warnings of a library go to standard error, among the lines of Spark, without
+    time, level and origin.
+    """
+    log = logging.getLogger(__package__)
+    if log.hasHandlers():
+        return False
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_SparkForm())
+    log.addHandler(handler)
+    return True
 
 
 def find_file(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,6 +30,29 @@ assert first_time("a")
 
 def test_the_thin_client_of_spark_connect() -> None:
     run_python("-c", THIN_CLIENT)
+
+
+#: What is logged in a Spark process by one of its modules, once a reader or a writer was made.
+LOGGING = """
+import logging, sys
+sys.stderr = sys.stdout
+from pyspark.sql.types import BinaryType, StructType
+from spark_jetstream.datasource import JetStreamDataSource
+{before}
+schema = StructType().add("data", BinaryType())
+JetStreamDataSource({{"stream": "S"}}).streamReader(schema)
+log = logging.getLogger("spark_jetstream.source.positions")
+log.info("that is all right")
+log.warning("that is %s", "odd")
+"""
+
+
+def test_what_is_logged_in_a_spark_process_has_the_form_of_sparks_own_lines() -> None:
+    time = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
+    said = run_python("-c", LOGGING.format(before=""))
+    assert re.fullmatch(rf"{time} WARN spark_jetstream\.source\.positions: that is odd\n", said), said
+    own = "logging.basicConfig(format='%(levelname)s %(message)s')"
+    assert run_python("-c", LOGGING.format(before=own)) == "WARNING that is odd\n"
 
 
 linux = pytest.mark.skipif(

@@ -6,7 +6,6 @@ import datetime as dt
 import functools
 import itertools
 import logging
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from spark_jetstream.sink.preflight import check_interval, check_start
 from spark_jetstream.sink.report import BatchReport, TaskReport
 from spark_jetstream.sink.rows import SinkColumns, plain_type
 from spark_jetstream.sink.task import WriteTask, write_task
-from spark_jetstream.spark_process import ease_next_tasks, find_file, first_time
+from spark_jetstream.spark_process import ease_next_tasks, find_file, first_time, log_as_spark
 
 try:
     from pyspark.sql.datasource import DataSourceArrowWriter as BatchWriter
@@ -133,6 +132,7 @@ class _Sink:
 
     def write(self, iterator: Iterator[Any]) -> Committed:
         """Store the rows of one task. Runs on an executor."""
+        log_as_spark()
         context = TaskContext.get()
         if context is None:
             raise JetStreamError("rows are written by Spark's tasks, and there is none here")
@@ -269,12 +269,8 @@ def _fitting(rows: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
         size += sum(len(value) for value in row if isinstance(value, (str, bytes, bytearray)))
 
 
-@functools.cache
 def _driver_log() -> logging.Logger:
-    """The log of the driver. Its lines go to standard error, as Spark's do, unless logging is set up."""
-    if not log.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%y/%m/%d %H:%M:%S"))
-        log.addHandler(handler)
+    """The log of the driver. What is stored is worth a line there, unless logging is set up."""
+    if log_as_spark():
         log.setLevel(logging.INFO)
     return log

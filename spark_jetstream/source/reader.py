@@ -40,7 +40,7 @@ from spark_jetstream.source.offsets import REMEDY, Offset, OffsetError
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.source.positions import check_retention, warn_of_filters
 from spark_jetstream.source.selection import Selection
-from spark_jetstream.spark_process import ease_next_tasks, find_file
+from spark_jetstream.spark_process import ease_next_tasks, find_file, log_as_spark
 from spark_jetstream.streams.dead_letters import read_dead_letters
 from spark_jetstream.streams.latest import TablePart, read_table
 from spark_jetstream.streams.lookup import nearest_stream
@@ -134,6 +134,7 @@ class _Source:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task, as record batches with just the columns of the schema. Runs on an executor."""
+        log_as_spark()
         part: TaskInput | None = partition.value
         if part is None:  # Spark's own partition, where nothing was planned
             return

@@ -236,7 +236,8 @@ def test_a_stream_says_what_it_has_stored_and_stores_nothing_twice(
     def report(number: int, count: int, first: int, last: int, before: str = "") -> str:
         where = ", ".join(f"{name} {first} to {last}" for name in names)
         stored = f"{count} of {count} rows stored{before}, {where}"
-        return rf"INFO jetstream sink, batch {number} of query {query}: {stored}; 1 task, \d+\.\d s"
+        what = rf"INFO spark_jetstream\.sink\.writer: jetstream sink, batch {number} of query {query}"
+        return rf"{what}: {stored}; 1 task, \d+\.\d s"
 
     spark_log.wait_for(report(0, 6, 1, 3))
     spark_log.wait_for(report(1, 4, 4, 5))

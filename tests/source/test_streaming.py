@@ -13,11 +13,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_jetstream.source.planner import Planner
+from tests.conftest import SparkLog
 from tests.support import calls, planning
 from tests.support.calls import Query
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
-from tests.support.queries import available_now, refusal, streaming
+from tests.support.queries import available_now, batch, refusal, streaming
 from tests.support.reading import wait_until
 from tests.support.streams import MakeStream
 
@@ -45,6 +46,17 @@ def test_spark_shows_what_is_wrong_with_an_offset(spark: SparkSession, stream: M
     assert sentence.endswith("; restore the checkpoint from a backup, or start the query with a new one")
     file.write_text(whole)
     assert available_now(streaming(spark, s.url, s.name, ONLY), tmp_path).rows == []
+
+
+def test_spark_shows_a_warning_of_the_planner_among_its_own_lines(
+    spark: SparkSession, stream: MakeStream, spark_log: SparkLog, tmp_path: Path
+) -> None:
+    s = stream()
+    says = rf"/\d\d \d\d:\d\d:\d\d WARN spark_jetstream\.source\.positions: no subject of stream {s.name} "
+    assert batch(spark, s.url, s.name, ONLY, subjects="misspelt.b").collect() == []
+    spark_log.wait_for(rf"{says}.*\(misspelt\.b\)")
+    available_now(streaming(spark, s.url, s.name, ONLY, subjects="misspelt.q"), tmp_path)
+    spark_log.wait_for(rf"{says}.*\(misspelt\.q\)")
 
 
 @pytest.mark.usefixtures("no_connection_left")
