@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -29,7 +32,8 @@ Tell = Callable[[int], None]
 def spark_session(folder: Path) -> Iterator[SparkSession]:
     """Yield a local Spark session. Its JVM writes its log to ``folder``; the end of the log is printed after an error.
 
-    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process.
+    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process. For its main thread: Ctrl-C
+    raises `KeyboardInterrupt` once Spark has started.
     """
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -46,18 +50,56 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
     )
     try:
-        with warnings.catch_warnings(), _stderr_into(log):
-            # Nothing here uses Spark's pandas functions.
-            warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
-            spark = builder.getOrCreate()
-        with spark:
-            spark.sparkContext.setLogLevel("ERROR")
-            yield spark
+        with _CtrlC() as ctrl_c:
+            with warnings.catch_warnings(), _stderr_into(log):
+                # Nothing here uses Spark's pandas functions.
+                warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+                spark = builder.getOrCreate()
+            with spark:
+                ctrl_c.release()
+                spark.sparkContext.setLogLevel("ERROR")
+                yield spark
     except Exception:
         if log.is_file():
             sys.stderr.write("The end of Spark's log:\n")
             sys.stderr.writelines(log.read_text(errors="replace").splitlines(keepends=True)[-30:])
         raise
+
+
+class _CtrlC:
+    """Handles Ctrl-C: holds it back until `release`, and from then on raises `KeyboardInterrupt`.
+
+    A JVM whose start is interrupted never ends: PySpark removes the folder in which it was to write its port.
+    """
+
+    def __init__(self) -> None:
+        self._holding = True
+        self._came = False
+
+    def release(self) -> None:
+        """Raise `KeyboardInterrupt` if Ctrl-C came before, and whenever it comes from now on."""
+        # PySpark's own handler calls the JVM in the middle of another call, which breaks both.
+        signal.signal(signal.SIGINT, self._handle)
+        self._holding = False
+        if self._came:
+            self._interrupt()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+        if not self._holding:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        logging.disable()  # py4j logs the call that this ends as an error
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> _CtrlC:
+        self._former = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        signal.signal(signal.SIGINT, self._former)
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

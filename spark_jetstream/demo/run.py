@@ -45,8 +45,17 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
     """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
 
     ``messages`` loads only the first so many flights. ``picture`` gets tables and results as SVG.
-    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`, and `OSError` for a picture that cannot be written.
+    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`, and `OSError` for a picture that cannot be written. Ctrl-C
+    ends Spark and the server; then it raises `KeyboardInterrupt`.
     """
+    try:
+        return _run(messages, as_json, picture)
+    except KeyboardInterrupt:
+        sys.stderr.write("spark-jetstream: interrupted; Spark and the server have ended\n")
+        raise
+
+
+def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
     if picture is not None:
         picture.touch()  # which fails now, and not after minutes
     console = Console(stderr=as_json)

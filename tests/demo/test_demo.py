@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +21,11 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_jetstream.admin.client import JetStreamAdmin
-from spark_jetstream.demo import figures, run
+from spark_jetstream.demo import figures, queries, run
 from spark_jetstream.demo.queries import COPIES, STREAM, read_back, write_late
 from spark_jetstream.demo.run import DemoFailed, airline_names, publish, read_flights
 from spark_jetstream.testing import NatsServer
-from tests.support.command import run_process
+from tests.support.command import run_command, run_process
 from tests.support.publish import Message, Publisher
 
 FLIGHTS = read_flights(1000)
@@ -220,3 +225,109 @@ def test_the_demo_runs_and_its_sums_agree(tmp_path: Path) -> None:
     assert back["rows_stored"] == late == (read_flights(120_000)["arr_delay"] >= figures.LATE).sum()
     assert back["rows_stored_per_second"] > 0
     assert "WARN" not in ran.stderr
+
+
+# Ctrl-C
+
+
+class Session:
+    """What stands for Spark, and whether it was stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.sparkContext = SimpleNamespace(setLogLevel=lambda _: None)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stopped = True
+
+
+def build(monkeypatch: pytest.MonkeyPatch, session: Session, start: Callable[[], object]) -> None:
+    """Let Spark start by calling a function."""
+
+    def create() -> Session:
+        start()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Spark puts a handler of its own there
+        return session
+
+    builder: Any = SimpleNamespace(appName=lambda _: builder, master=lambda _: builder, config=lambda *_: builder)
+    builder.getOrCreate = create
+    monkeypatch.setattr(queries, "SparkSession", SimpleNamespace(builder=builder))
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+
+def test_ctrl_c_waits_until_spark_has_started_and_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session, used = Session(), []
+    build(monkeypatch, session, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), queries.spark_session(tmp_path):
+        used.append(session)
+    assert session.stopped
+    assert used == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_while_spark_works_ends_it_without_a_line_of_py4j(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = Session()
+    build(monkeypatch, session, lambda: None)
+
+    def call() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            logging.getLogger().error("KeyboardInterrupt while sending command.")
+
+    with pytest.raises(KeyboardInterrupt), queries.spark_session(tmp_path):
+        call()
+    assert session.stopped
+    assert caplog.text == ""
+    logging.getLogger().error("later")
+    assert "later" in caplog.text
+
+
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> figures.Load:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "spark_session", lambda _: contextlib.nullcontext(SimpleNamespace(version="0")))
+    monkeypatch.setattr(run, "publish", interrupted)
+    ran = run_command("demo", "--messages", 10)
+    assert (ran.code, ran.err) == (130, "spark-jetstream: interrupted; Spark and the server have ended\n")
+    assert "\n" not in ran.out.strip()  # the bar
+
+
+@pytest.mark.full
+def test_ctrl_c_during_a_call_of_spark_is_one_line(tmp_path: Path) -> None:
+    """Spark's own handler and py4j print what they were doing."""
+    script = """
+import os, signal, threading, time
+from spark_jetstream.cli.main import main
+from spark_jetstream.demo import run
+
+def publish(spark, *_):
+    tracker = spark.sparkContext.statusTracker()
+
+    def interrupt():
+        while not tracker.getActiveStageIds():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    spark.range(1).selectExpr("java_method('java.lang.Thread', 'sleep', 600000L)").collect()
+
+run.publish = publish
+main()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "demo", "--messages", "10"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    says = "spark-jetstream: interrupted; Spark and the server have ended\n"
+    assert (ran.returncode, ran.stderr) == (130, says)
