@@ -10,15 +10,19 @@ import socket
 import ssl
 from collections.abc import Sequence
 
+import nats.errors
+
 from spark_jetstream.errors import brief
 
 UNKNOWN_HOST = "no host has this name"
 NOTHING_LISTENS = "the connection was refused, nothing listens there"
 NO_ANSWER = "no answer in time"
+HUNG_UP = "the server closed the connection"
 
 _WORDS = {
     errno.ECONNREFUSED: NOTHING_LISTENS,
     errno.ETIMEDOUT: NO_ANSWER,
+    **dict.fromkeys((errno.ECONNRESET, errno.EPIPE), HUNG_UP),
     socket.EAI_NONAME: UNKNOWN_HOST,
     socket.EAI_NODATA: UNKNOWN_HOST,
 }
@@ -38,6 +42,8 @@ def error_text(error: BaseException | None) -> str:
     """Return the text of an error, or the name of its class if it has none."""
     if isinstance(error, OSError) and (words := _words(error)):
         return brief(words)
+    if isinstance(error, nats.errors.UnexpectedEOF):
+        return HUNG_UP
     text = brief(str(error).removeprefix("nats: ").strip())
     if not text and isinstance(error, (asyncio.TimeoutError, TimeoutError)):
         return NO_ANSWER

@@ -68,6 +68,11 @@ _PLANNED_ONCE = (
     "function of foreachBatch)"
 )
 
+_TOO_MUCH = (
+    "if its log says Slow Consumer, a task asks for more at a time than the server's max_pending: set option "
+    "fetchMaxBytes lower"
+)
+
 Prepare = Callable[[SourceOptions, bool], None]
 """Does what the options ask for before the first request about a stream. The flag: the query has a checkpoint."""
 
@@ -183,6 +188,7 @@ class _Source:
             retry_timeout=options.connection.retry_timeout,
             fail_on_data_loss=options.fail_on_data_loss,
             headers_only=not (described or {"data", "headers", "value"} & {*self.columns}),
+            too_much=_TOO_MUCH,
         )
 
 

@@ -35,6 +35,7 @@ from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.pull import (
+    Cuts,
     PullSettings,
     RangeReader,
     checked,
@@ -212,6 +213,7 @@ class _FilterReader:
         self.next = whole.part.first
         self.number = 0
         self.mirrored = 0
+        self._cuts = Cuts(whole.settings.too_much)
         # Of the request `number`
         self.position = 0  # the next sequence not yet seen, or the end of the range
         self.last = 0  # the sequence of the last message that came, 0 before the first one
@@ -231,7 +233,7 @@ class _FilterReader:
         """Read over one connection until the range ends."""
         connection = self.whole.connect(patience.left)
         check_server(connection)
-        with connection.inbox(whole=True) as inbox:
+        with self._cuts.counting(), connection.inbox(whole=True) as inbox:
             inbox.expect(self.max_bytes)
             self._ask(connection, inbox, self.next)
             runs: list[DirectBatch] = []

@@ -35,6 +35,7 @@ from typing import Any, Protocol, TypeVar
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
+from spark_jetstream.client.reasons import HUNG_UP
 from spark_jetstream.client.requests import Connect, Requests, info_of, settled_info
 from spark_jetstream.errors import (
     ApiError,
@@ -79,6 +80,8 @@ class PullSettings:
     retry_timeout: float
     fail_on_data_loss: bool
     headers_only: bool = False
+    too_much: str = ""
+    """What to do if the server closes connections because these settings ask for too much at a time (`Cuts`)."""
 
     def policy(
         self, ends: Ends = Ends.COUNT, *, heartbeat: float = 5.0, expires: float = math.inf, **more: Any
@@ -150,6 +153,31 @@ def look(connection: Connection, part: SequenceRange, first: int, *, settled: bo
     return state
 
 
+class Cuts:
+    """Counts how often the server has closed the connection of a reader without a word.
+
+    It does that to a client for which more bytes wait than its `max_pending`. A server that is shut down says nothing
+    either; but that a reader meets this twice is unlikely.
+    """
+
+    def __init__(self, remedy: str) -> None:
+        self._remedy = remedy
+        self._count = 0
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count a cut inside of the block. From the second one on its error ends with the remedy, if there is one."""
+        try:
+            yield
+        except ConsumerLost as error:
+            if not str(error).endswith(HUNG_UP):
+                raise
+            self._count += 1
+            if self._count < 2 or not self._remedy:
+                raise
+            raise ConsumerLost(f"{error}; {self._remedy}") from None
+
+
 class Reader(Protocol[Run_co]):
     """What `through_outages` needs: a reader that owns its position."""
 
@@ -203,7 +231,6 @@ class RangeReader:
 
     With `Ends.LIST` in `policy` it reads the last message of each subject in a range that begins at 1 and ends where
     the stream does: a consumer that replaces a lost one delivers its list from the beginning, and what came is skipped.
-    It has sixteen attributes because callers configure it, and nobody derives from it: eight say what to read and how.
     """
 
     def __init__(
@@ -237,6 +264,7 @@ class RangeReader:
         self._confirm = confirm
         self._check = check
         self._confirming = confirming or Backoff(0.1, 1.0)
+        self._cuts = Cuts(settings.too_much)
         #: Whether the account may ask the leader for single messages; false once it was refused.
         self._asks_leader = True
         #: Consumers in a row that found nothing from `next` on, without the leader; back to 0 with each message.
@@ -296,7 +324,7 @@ class RangeReader:
             self.next = self.part.end
             return
         name = reader_consumer(self._label)
-        with connection.inbox() as inbox:
+        with self._cuts.counting(), connection.inbox() as inbox:
             try:
                 pending = self._create(connection, name, patience)
                 self._check()

@@ -14,7 +14,15 @@ import nats.errors
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin
-from spark_jetstream.client.reasons import NO_ANSWER, NOTHING_LISTENS, UNKNOWN_HOST, NoAddress, error_text, nowhere
+from spark_jetstream.client.reasons import (
+    HUNG_UP,
+    NO_ANSWER,
+    NOTHING_LISTENS,
+    UNKNOWN_HOST,
+    NoAddress,
+    error_text,
+    nowhere,
+)
 from spark_jetstream.errors import ConnectionFailed
 from tests.support.calls import BUCKET_ROWS, planned, writer_of
 from tests.support.command import run_command
@@ -89,6 +97,8 @@ def refused() -> OSError:
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UNKNOWN_HOST),
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), "temporary failure"),
         (OSError(errno.EHOSTUNREACH, "Connect call failed"), os.strerror(errno.EHOSTUNREACH).lower()),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), HUNG_UP),
+        (nats.errors.UnexpectedEOF(), HUNG_UP),
         (TimeoutError(), NO_ANSWER),
         (asyncio.TimeoutError(), NO_ANSWER),
         (TimeoutError("the server is slow"), "the server is slow"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,8 @@ from spark_jetstream.errors import ConsumerLimitReached, DataLossError, JetStrea
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.source.advice import READERS, advice
 from spark_jetstream.streams.direct import MirrorAnswered
-from tests.support.fake_jetstream import CREATED, FakeJetStream
+from tests.support.calls import reading
+from tests.support.fake_jetstream import CREATED, FakeJetStream, HangUp, Honest
 from tests.support.reading import SETTINGS, connecting
 
 MIRROR = ": read the mirror itself (option stream), or set readWith to consumer"
@@ -51,6 +52,25 @@ def fake() -> Iterator[FakeJetStream]:
         running.store(100)
         yield running
         close_all()
+
+
+@pytest.mark.parametrize(("read_with", "stage"), [("consumer", "CONSUMER.MSG.NEXT"), ("direct", "DIRECT.GET")])
+def test_a_reader_that_the_server_cuts_off_twice_names_the_option(
+    fake: FakeJetStream, read_with: str, stage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that is restarted cuts it off once; one whose client is too slow says no more."""
+    cuts = iter(range(2))
+
+    def cut(honest: Honest) -> Iterable[bytes]:
+        if next(cuts, None) is not None:
+            raise HangUp
+        return [honest.frames]
+
+    fake.lies[stage] = cut
+    given = {"servers": fake.url, "stream": "S", "readWith": read_with, "retryTimeout": "60s"}
+    assert len(list(reading(given))) == 100
+    said = [message for message in caplog.messages if "the server closed the connection" in message]
+    assert ["set option fetchMaxBytes lower" in message for message in said] == [False, True]
 
 
 @pytest.mark.parametrize("read_with", READERS)
