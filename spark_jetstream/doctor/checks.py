@@ -19,11 +19,13 @@ from spark_jetstream.doctor import servers, spark
 from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, warning
 from spark_jetstream.doctor.permissions import WRITING, Identity, Job, check_permissions, who_am_i
 from spark_jetstream.errors import JetStreamError, OptionError, PermissionDenied, StreamNotFound, brief
+from spark_jetstream.options.advice import NARROW, OTHER_INBOX
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import hidden, revealed
 from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
+from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stores_any_inbox
 from spark_jetstream.protocol.subjects import covers
 from spark_jetstream.protocol.units import counted, parse_time
 
@@ -242,6 +244,7 @@ def check_stream(
         held += f" in sequences {state.first_seq:,} to {state.last_seq:,}"
     yield ok("stream", f"{kept}, {held}")
     yield from _check_replicas(info)
+    yield from _check_subjects(info, options)
     for origin in info.origins:
         yield _check_origin("mirror" if info.mirror else "source", origin)
     if _READING & purposes:
@@ -275,6 +278,15 @@ def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
             yield warning("replicas", text, "is it running? if it is, wait; if it stays so, look into its log")
     if all(peer.current and not peer.offline for peer in cluster.replicas):
         yield ok("replicas", f"led by {cluster.leader}, {len(cluster.replicas)} more with all there is")
+
+
+def _check_subjects(info: StreamInfo, options: ConnectionOptions) -> Iterator[Finding]:
+    """Check that the stream does not store what the connector receives."""
+    inboxes = stored_replies(info.config.subjects, options.inbox_prefix)
+    if inboxes and not in_other_account(options.api_prefix):
+        text = f"{brief(', '.join(inboxes))} match {options.inbox_prefix}.>: the stream stores what is read from it"
+        mend = NARROW if stores_any_inbox(info.config.subjects) else OTHER_INBOX
+        yield warning("subjects", text, mend)
 
 
 def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 SERVERS = "(option servers)"
 STREAM = "; option stream would name it"
+NARROW = "give the stream narrower subjects"
+OTHER_INBOX = f"set option inboxPrefix to a prefix that they do not match, or {NARROW}"
 API = "are the options domain and apiPrefix right?"
 INBOX_PREFIX = "(option inboxPrefix)"
 CONNECT_TIMEOUT = "(option connectTimeout)"

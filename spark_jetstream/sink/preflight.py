@@ -29,9 +29,11 @@ from spark_jetstream.errors import (
     ServerBusy,
     StreamExists,
     StreamNotFound,
+    brief,
 )
-from spark_jetstream.options import SinkOptions
+from spark_jetstream.options import ConnectionOptions, SinkOptions, advice
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stores_any_inbox
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subject_pattern
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
 from spark_jetstream.sink.target import KeyBucket
@@ -319,6 +321,7 @@ def _check_stream(check: _Check, state: StreamSummary, needs: frozenset[str]) ->
     _warn_of_lost_rows(state, options)
     _warn_of_lost_ids(state, options, needs)
     _warn_of_a_small_stream(check, state)
+    _warn_of_own_replies(state, options.connection)
     needed = max(options.connection.retry_timeout, options.ack_timeout)
     if state.duplicate_window < needed and options.delivery == "deduplicated":
         log.warning(
@@ -391,6 +394,21 @@ def _warn_of_a_small_stream(check: _Check, state: StreamSummary) -> None:
             state.name,
             state.max_bytes,
             largest,
+        )
+
+
+def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) -> None:
+    if in_other_account(connection.api_prefix):
+        return
+    inboxes = stored_replies(state.subjects, connection.inbox_prefix)
+    if inboxes and first_time(f"replies in {state.name} at {connection!r}"):
+        log.warning(
+            "stream %s stores the acknowledgements of rows as well, because its subjects (%s) match those at which the "
+            "writer receives them (%s.>): %s",
+            state.name,
+            brief(", ".join(inboxes)),
+            connection.inbox_prefix,
+            advice.NARROW if stores_any_inbox(state.subjects) else advice.OTHER_INBOX,
         )
 
 

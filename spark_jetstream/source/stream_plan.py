@@ -23,6 +23,7 @@ from spark_jetstream.source.positions import (
     starting_position,
     warn_of_filters,
     warn_of_interest,
+    warn_of_own_traffic,
 )
 from spark_jetstream.source.probes import probe_of
 from spark_jetstream.source.progress import LazyCommit
@@ -98,6 +99,7 @@ class StreamPlan:
             warn_of_interest(state, held=self._options.durable is not None)
         if self.known is None:
             warn_of_filters(state, self._options)
+            warn_of_own_traffic(state, self._options)
         self._deleted = False
         self.known = state
 

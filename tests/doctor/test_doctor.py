@@ -314,6 +314,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     "exactly once, acknowledged too early": (
         {"persist_mode": "async"}, ["--for", "exactly-once", *_ROWS], {"writing": "warning", "delivery": "failed"},
     ),
+    "its own replies": ({"subjects": ["own.>", "_INBOX.>"]}, [], {"subjects": "warning"}),
+    "its own replies elsewhere": (
+        {"subjects": ["own.>", "_INBOX.>"]}, ["-o", "inboxPrefix=_MINE"], {},
+    ),
     "exactly once": ({"max_msgs_per_subject": 1}, ["--for", "exactly-once", *_ROWS], {"delivery": "failed"}),
 }  # fmt: skip
 

@@ -1,0 +1,49 @@
+"""Streams that store what the connector itself sends and receives, so that reading or writing makes them grow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
+from spark_jetstream.protocol.subjects import subjects_overlap
+
+AUDITS = (
+    "$JS.EVENT.ADVISORY.API",
+    "$JS.EVENT.ADVISORY.CONSUMER.CREATED.>",
+    "$JS.EVENT.ADVISORY.CONSUMER.DELETED.>",
+)
+"""The subjects at which a server tells of each request of the API, and of consumers such as those of tasks."""
+_ANY_INBOX = "_INBOX_OF_A_READER.>"
+
+
+def in_other_account(api_prefix: str | None) -> bool:
+    """Whether streams are those of another account, which gets requests, and sends replies, at other subjects."""
+    return api_prefix not in (None, DEFAULT_PREFIX)
+
+
+def stored_replies(subjects: Sequence[str], inbox_prefix: str) -> tuple[str, ...]:
+    """Return the subjects of a stream that match inboxes: it stores messages on their way to a reader, and replies."""
+    return _matching(subjects, f"{inbox_prefix}.>")
+
+
+def stores_any_inbox(subjects: Sequence[str]) -> bool:
+    """Whether subjects match inboxes whatever their prefix is, as ``>`` does."""
+    return bool(_matching(subjects, _ANY_INBOX))
+
+
+def stored_requests(subjects: Sequence[str], filters: Sequence[str], api_prefix: str) -> tuple[str, ...]:
+    """Return subjects that a read, with these filters, both causes and gets from a stream with these subjects.
+
+    Such a read is never at the end of the stream: its requests, and what the server tells of them, come after it.
+    """
+    causes = (f"{DEFAULT_PREFIX}.>", f"{api_prefix}.>", *AUDITS)
+    found = []
+    for cause in dict.fromkeys(causes):
+        stored = _matching(subjects, cause)
+        if stored and (not filters or _matching(filters, cause)):
+            found.append(cause)
+    return tuple(found)
+
+
+def _matching(subjects: Sequence[str], other: str) -> tuple[str, ...]:
+    return tuple(each for each in subjects if subjects_overlap(each, other))
