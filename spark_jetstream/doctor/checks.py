@@ -402,3 +402,23 @@ def _check_duplicates(info: StreamInfo, purposes: frozenset[str], options: Conne
         yield warning("delivery", text, advice)
     else:
         yield ok("delivery", text)
+    yield from _check_removals(info)
+    yield ok(
+        "partitions",
+        "a batch that runs again may have others: adaptive execution and file sources divide rows by the number of "
+        "cores. With delivery deduplicated keep columns stream and sequence of a JetStream source, or set messageIds "
+        "to content, or spark.sql.adaptive.enabled to false",
+    )
+
+
+def _check_removals(info: StreamInfo) -> Iterator[Finding]:
+    """Warn of messages that go within the duplicate window: a server that restarts does not know their ids."""
+    config = info.config
+    if config.retention != "limits":
+        why = f"retention {config.retention}"
+    elif config.max_msgs_per_subject > 0:
+        why = f"max_msgs_per_subject {config.max_msgs_per_subject}"
+    else:
+        return
+    text = f"a server that restarts forgets the message ids of removed messages ({why}): rows may be stored twice then"
+    yield warning("restarts", text, "write to a stream with limits retention, and without max_msgs_per_subject")

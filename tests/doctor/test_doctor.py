@@ -301,7 +301,9 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     "a work queue needs purges": (
         {**_QUEUE, "allow_direct": True, "deny_purge": True}, _DURABLE, {"deny_purge": "failed"},
     ),
-    "interest needs a consumer before rows come": ({"retention": "interest"}, _ROWS, {"writing": "warning"}),
+    "interest needs a consumer before rows come": (
+        {"retention": "interest"}, _ROWS, {"writing": "warning", "restarts": "warning"},
+    ),
     "interest needs a durable": ({"retention": "interest"}, [], {"retention": "warning"}),
     "interest with one": ({"retention": "interest"}, _DURABLE, {}),
     "direct gets": ({}, ["--for", "direct"], {"allow_direct": "failed"}),
@@ -310,6 +312,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     "more subjects": ({"subjects": ["narrow.*"]}, ["--subject", "narrow.>"], {"writing": "failed"}),
     "no_ack": ({"no_ack": True}, _ROWS, {"writing": "failed"}),
     "a short memory": ({"duplicate_window": 1_000_000_000}, _ROWS, {"delivery": "warning"}),
+    "ids that a restart loses": ({"max_msgs_per_subject": 1}, _ROWS, {"restarts": "warning"}),
     "acknowledged too early": ({"persist_mode": "async"}, _ROWS, {"writing": "warning"}),
     "exactly once, acknowledged too early": (
         {"persist_mode": "async"}, ["--for", "exactly-once", *_ROWS], {"writing": "warning", "delivery": "failed"},
@@ -320,6 +323,15 @@ CASES: dict[str, tuple[dict[str, Any], list[str], dict[str, str]]] = {
     ),
     "exactly once": ({"max_msgs_per_subject": 1}, ["--for", "exactly-once", *_ROWS], {"delivery": "failed"}),
 }  # fmt: skip
+
+
+def test_partitions_of_a_batch_may_change(nats_server: NatsServer, stream: MakeStream) -> None:
+    made = stream()
+    rows = ("--stream", made.name, "--subject", f"{made.subject}.a")
+    _, findings = look(nats_server.url, *rows)
+    assert "set messageIds to content" in findings["partitions"]["said"]
+    _, findings = look(nats_server.url, *rows, "--for", "exactly-once")
+    assert "partitions" not in findings
 
 
 def test_a_stream_of_counters_takes_increments(nats_server: NatsServer, stream: MakeStream) -> None:
