@@ -7,6 +7,7 @@ sends (`sink.ledger`).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +20,8 @@ from spark_jetstream.sink.ledger_entry import OLD_RUN, BatchEntry, Notes, Slot, 
 from spark_jetstream.sink.message_ids import WriteTask
 
 TRIES = 20
+
+log = logging.getLogger(__name__)
 
 
 class BatchRecord:
@@ -46,6 +49,8 @@ class BatchRecord:
             if self.entry == known and not self._must_renew():
                 return self.entry
             if self._slot.write(self.entry):
+                if known is None:
+                    self._warn_of_another_level()
                 return self.entry
         raise fought_over(self._slot)
 
@@ -69,6 +74,19 @@ class BatchRecord:
             settled=False,
             lease=max(known.lease, self._lease),
         )
+
+    def _warn_of_another_level(self) -> None:
+        """Warn of the first batch of a query in the ledger, if the query has written others before.
+
+        Another level of option delivery makes other message ids, or none.
+        """
+        if self._task.batch > 0:
+            log.warning(
+                "batch %d of %s is its first one with delivery exactly-once. If an earlier run began this batch with "
+                "another level, the rows that it had stored may be stored again",
+                self._task.batch,
+                self._task.write,
+            )
 
     def _must_renew(self) -> bool:
         """Whether the entry expires, and a part of its time is over: each task that begins then writes it again."""

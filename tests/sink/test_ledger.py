@@ -113,6 +113,18 @@ class TestEntry:
         assert done == {**seen[1], "done": True, "report": report.to_json()}
         assert (report.stored, report.duplicates, report.streams) == (10, 0, {"S": (8, 17)})
 
+    def test_warns_once_of_a_query_that_had_another_level(
+        self, caplog: pytest.LogCaptureFixture, s: Stream, sink: Sink
+    ) -> None:
+        """Batch 0 is the first one of a new query."""
+        for batch_id, partition in ((0, 0), (1, 0)):
+            sink.write([rows("s.a", 0, 1)], task=WriteTask("new", batch_id, partition))
+        assert "another level" not in caplog.text
+        for batch_id, partition in ((7, 0), (7, 1), (8, 0)):
+            sink.write([rows("s.a", 0, 1)], task=WriteTask("old", batch_id, partition))
+        assert caplog.text.count("batch 7 of old is its first one with delivery exactly-once") == 1
+        assert caplog.text.count("another level") == 1
+
     def test_has_one_revision_and_expires_after_a_batch_write(self, admin: Publisher, s: Stream, sink: Sink) -> None:
         # The entry of another batch is written over, whether that has ended or not.
         die(sink, s, rows("s.a", 0, 10), task=WriteTask("q", 0, 0))
