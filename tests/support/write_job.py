@@ -62,11 +62,15 @@ def batches(partition: int, delayed: str | None = None, groups: int = 0) -> Iter
 
 
 def write(options: Mapping[str, str], write: str, partition: int, groups: int = 0) -> TaskReport:
-    """One attempt of a task, on the connection that this process has for its options; delayed without a subject."""
+    """One attempt of a task, on the connection that this process has for its options; delayed without a subject.
+
+    The task has a write of its own, so that no other one has begun its batch.
+    """
     delayed = None if "subject" in options else options["stream"]
     names = ["data"] if delayed is None else ["data", "subject", "schedule", "schedule_target"]
     names += ["atomic_group"] if groups else []
-    return Sink(**options).write(batches(partition, delayed, groups), WriteTask(write, _BATCH, partition), names=names)
+    task = WriteTask(f"{write}-{partition}", _BATCH, partition)
+    return Sink(**options).write(batches(partition, delayed, groups), task, names=names)
 
 
 _connections: dict[Inbox, Connection] = {}
