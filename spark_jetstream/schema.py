@@ -2,13 +2,14 @@
 
 The Arrow types are those that Spark derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time
 zone UTC), because the first batch that a reader yields must equal that schema in names, types and nullability. All
-columns are nullable. Nothing here imports pyspark.
+columns are nullable unless a user's schema says otherwise. Nothing here imports pyspark.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -16,11 +17,24 @@ from spark_jetstream.errors import SchemaError, closest
 
 
 class Column(NamedTuple):
-    """One column: its name, its Arrow type, and Spark's ``simpleString`` of the same type."""
+    """One column: its name, its Arrow type, and Spark's ``simpleString`` of the same type.
+
+    ``has_nulls`` says whether a row may have null in it. Nothing inside a map or an array is null.
+    """
 
     name: str
     arrow: pa.DataType
     spark: str
+    has_nulls: bool = False
+
+
+class GivenField(NamedTuple):
+    """A field of a user's schema, with ``simpleString`` and ``jsonValue`` of its Spark type."""
+
+    name: str
+    spark: str
+    nullable: bool = True
+    json: Any = None
 
 
 #: Spark's types, and Arrow's. The field names inside a map are Spark's; pyarrow would call the last one "item".
@@ -36,28 +50,39 @@ TYPES: Mapping[str, pa.DataType] = {
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    return tuple(Column(name, TYPES[spark], spark) for name, spark in map(str.split, text.split(", ")))
+    """Return the columns of names and types; a question mark says that a column has nulls."""
+    columns = []
+    for name, spark in map(str.split, text.split(", ")):
+        columns.append(Column(name.removesuffix("?"), TYPES[spark], spark, name.endswith("?")))
+    return tuple(columns)
 
 
 COLUMNS = _columns(
-    "stream string, subject string, sequence bigint, timestamp timestamp, headers map<string,array<string>>, "
-    "data binary"
+    "stream string, subject string, sequence bigint, timestamp timestamp, "
+    "headers? map<string,array<string>>, data binary"
 )
-DEAD_LETTER_COLUMNS = COLUMNS + _columns(
-    "gone boolean, consumer string, kind string, reason string, deliveries bigint, given_up timestamp, "
-    "domain string, msg_id string"
+# Of a message that is gone only what the advisory says is known.
+DEAD_LETTER_COLUMNS = _columns(
+    "stream string, subject? string, sequence bigint, timestamp? timestamp, "
+    "headers? map<string,array<string>>, data? binary, gone boolean, consumer string, kind string, "
+    "reason? string, deliveries bigint, given_up timestamp, domain? string, msg_id? string"
 )
 BUCKET_COLUMNS = _columns(
-    "bucket string, key string, value binary, revision bigint, operation string, timestamp timestamp"
+    "bucket string, key string, value? binary, "  # null where the key was deleted or purged
+    "revision bigint, operation string, timestamp timestamp"
 )
+# The current table has no row for a key that was deleted or purged, so each row has a value.
+TABLE_COLUMNS = tuple(column._replace(has_nulls=False) for column in BUCKET_COLUMNS)
 COUNTER_COLUMNS = _columns(
-    "stream string, subject string, value string, incr string, sources map<string,map<string,string>>, "
-    "sequence bigint, timestamp timestamp"
+    "stream string, subject string, value string, incr? string, "
+    "sources? map<string,map<string,string>>, sequence bigint, timestamp timestamp"
 )
 OBJECT_COLUMNS = _columns(
-    "bucket string, name string, size bigint, chunks bigint, digest string, modified timestamp, "
-    "headers map<string,array<string>>, content binary"
+    "bucket string, name string, size bigint, chunks bigint, digest? string, modified timestamp, "
+    "headers? map<string,array<string>>, content binary"
 )
+# With option contentOff.
+LISTED_COLUMNS = (*OBJECT_COLUMNS[:-1], *_columns("content? binary"))
 
 #: Columns of other connectors (Kafka, Event Hubs, Kinesis, nats-spark-connector), in lower case, and those here.
 _FOREIGN: Mapping[str, str] = {
@@ -81,8 +106,12 @@ COLUMN_NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)
 
 
 def ddl(columns: Sequence[Column]) -> str:
-    """Return the columns as Spark's DDL, for ``DataSource.schema()``."""
-    return ", ".join(f"`{column.name}` {column.spark}" for column in columns)
+    """Return the columns as Spark's DDL, for ``DataSource.schema()``.
+
+    The setting ``spark.sql.timestampType`` decides which type ``timestamp`` is in DDL.
+    """
+    kinds = {"timestamp": "timestamp_ltz"}
+    return ", ".join(f"`{each.name}` {kinds.get(each.spark, each.spark)}" for each in columns)
 
 
 def arrow_schema(names: Sequence[str], columns: Sequence[Column] = COLUMNS) -> pa.Schema:
@@ -90,22 +119,68 @@ def arrow_schema(names: Sequence[str], columns: Sequence[Column] = COLUMNS) -> p
     return pa.schema([pa.field(column.name, column.arrow) for column in (_column(name, columns) for name in names)])
 
 
-def select_columns(fields: Sequence[tuple[str, str]], columns: Sequence[Column] = COLUMNS) -> tuple[str, ...]:
-    """Return the names in a schema that the user gave: pairs of a name and Spark's ``simpleString`` of the type.
+def declared_schema(fields: Sequence[GivenField], columns: Sequence[Column] = COLUMNS) -> pa.Schema:
+    """Return the Arrow schema of a user's schema, with the nullability that it declares.
 
-    Raises `SchemaError` if there is no column, or one is unknown, given twice, or of another type.
+    Raises `SchemaError` if there is no column, or one is unknown, given twice, of another type, or
+    NOT NULL although rows may have null in it.
     """
     if not fields:
         raise SchemaError(f"the schema has no column; choose from {_names(columns)}")
-    chosen: list[str] = []
-    for name, spark in fields:
-        column = _column(name, columns)
-        if spark != column.spark:
-            raise SchemaError(f'the schema gives column "{name}" the type {spark}, but it is {column.spark}')
-        if name in chosen:
-            raise SchemaError(f'the schema has column "{name}" twice')
-        chosen.append(name)
-    return tuple(chosen)
+    chosen: dict[str, pa.Field] = {}
+    for field in fields:
+        column = _column(field.name, columns)
+        if without_collations(field.spark) != column.spark:
+            raise SchemaError(
+                f'the schema gives column "{field.name}" the type {field.spark}, but it is '
+                f"{column.spark}{zone_hint(field.spark)}"
+            )
+        if field.name in chosen:
+            raise SchemaError(f'the schema has column "{field.name}" twice')
+        if column.has_nulls and not field.nullable:
+            raise SchemaError(
+                f'the schema declares column "{field.name}" NOT NULL, but rows may have null in '
+                "it: leave NOT NULL out (nullable=True)"
+            )
+        kind = _declared_type(column.arrow, field.json)
+        chosen[field.name] = pa.field(field.name, kind, nullable=field.nullable)
+    return pa.schema(list(chosen.values()))
+
+
+def as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the nullability of a schema of `declared_schema`; copies no values."""
+    if batch.schema.equals(schema):
+        return batch
+    arrays = [array.cast(kind) for array, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _declared_type(kind: pa.DataType, given: Any) -> pa.DataType:
+    """Return an Arrow type with the inner nullability of Spark's ``jsonValue`` of that type."""
+    if pa.types.is_map(kind) and given is not None:
+        item = _declared_type(kind.item_type, given["valueType"])
+        return pa.map_(kind.key_type, pa.field("value", item, nullable=given["valueContainsNull"]))
+    if pa.types.is_list(kind) and given is not None:
+        element = _declared_type(kind.value_type, given["elementType"])
+        return pa.list_(pa.field("element", element, nullable=given["containsNull"]))
+    return kind
+
+
+def without_collations(spark: str) -> str:
+    """Return a ``simpleString`` of Spark without collations, which only say how texts compare."""
+    return re.sub(r"\bstring collate [\w.]+", "string", spark)
+
+
+def plain_type(spark: str) -> str:
+    """Return a ``simpleString`` of Spark with ``string`` for collated texts, char and varchar."""
+    return re.sub(r"\b(var)?char\(\d+\)", "string", without_collations(spark))
+
+
+def zone_hint(spark: str) -> str:
+    """Return the end of an error about a type that the user may have called otherwise; or ""."""
+    if spark != "timestamp_ntz":
+        return ""
+    return " (in DDL timestamp_ltz, where spark.sql.timestampType is TIMESTAMP_NTZ)"
 
 
 def closest_column(name: str, known: Collection[str], cutoff: float = 0.6) -> str:

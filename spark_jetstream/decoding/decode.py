@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from spark_jetstream.decoding import json_columns
 from spark_jetstream.decoding.columns import Decoded, read_by
 from spark_jetstream.errors import OptionError, SchemaError
+from spark_jetstream.schema import plain_type
 
 Format = Literal["json", "avro", "protobuf"]
 
@@ -62,7 +63,7 @@ def decode(
         raise OptionError("arguments version and confluent exclude each other: both name the schema of a payload")
     if not isinstance(version, Column | None):
         raise OptionError(f"argument version must be a column, such as F.lit('1'), not {version!r}")
-    types = {field.name: field.dataType.simpleString() for field in df.schema}
+    types = {field.name: plain_type(field.dataType.simpleString()) for field in df.schema}
     if types.get(column) not in ("binary", "string"):
         listed = ", ".join(f"{name} {kind}" for name, kind in types.items())
         raise SchemaError(f'argument column: the frame has no column "{column}" that is binary or a string ({listed})')

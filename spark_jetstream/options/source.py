@@ -13,7 +13,16 @@ from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, 
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.conventions import dead_letter_stream
 from spark_jetstream.protocol.stream import ReadWith
-from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, COUNTER_COLUMNS, DEAD_LETTER_COLUMNS, OBJECT_COLUMNS, Column
+from spark_jetstream.schema import (
+    BUCKET_COLUMNS,
+    COLUMNS,
+    COUNTER_COLUMNS,
+    DEAD_LETTER_COLUMNS,
+    LISTED_COLUMNS,
+    OBJECT_COLUMNS,
+    TABLE_COLUMNS,
+    Column,
+)
 
 #: What has no meaning for a bucket, with what is meant instead.
 _NOT_FOR_BUCKETS = {
@@ -205,7 +214,11 @@ class SourceOptions(SideOptions):
     @property
     def row_columns(self) -> tuple[Column, ...]:
         """The columns that there are."""
-        kinds = {"bucket": BUCKET_COLUMNS, "objectBucket": OBJECT_COLUMNS, "deadLettersOf": DEAD_LETTER_COLUMNS}
+        kinds = {
+            "bucket": TABLE_COLUMNS if self.table else BUCKET_COLUMNS,
+            "objectBucket": LISTED_COLUMNS if self.content_off else OBJECT_COLUMNS,
+            "deadLettersOf": DEAD_LETTER_COLUMNS,
+        }
         return kinds.get(self.chosen_by, COUNTER_COLUMNS if self.counters else COLUMNS)
 
     @model_validator(mode="after")

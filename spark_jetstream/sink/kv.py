@@ -20,10 +20,10 @@ from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
 from spark_jetstream.protocol.wire import as_arrow, as_vector, binaries
 from spark_jetstream.sink.rows import (
     BYTES,
+    LEFT_OUT_TIME,
     NOTHING,
     NUMBER,
     TEXT,
-    TIME,
     Columns,
     IntArray,
     Mask,
@@ -60,7 +60,7 @@ class BucketColumns(Columns):
         "expected_revision": NUMBER,
         "ttl": TEXT,
     }
-    ignored: ClassVar[Types] = {"bucket": TEXT, "revision": NUMBER, "timestamp": TIME}
+    ignored: ClassVar[Types] = {"bucket": TEXT, "revision": NUMBER, "timestamp": LEFT_OUT_TIME}
     required: ClassVar[Mapping[str, str]] = {
         "key": ", which says where in the bucket a row goes (string)",
         "value": ", which holds what is put (binary or string)",

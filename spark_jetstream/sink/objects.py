@@ -19,7 +19,7 @@ from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink.preflight import HINT
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rows import BYTES, MAPS, NUMBER, TEXT, TIME, Columns, Types
+from spark_jetstream.sink.rows import BYTES, LEFT_OUT_TIME, MAPS, NUMBER, TEXT, Columns, Types
 from spark_jetstream.sink.task import WriteTask
 
 
@@ -27,7 +27,13 @@ class ObjectColumns(Columns):
     """The columns of a DataFrame of objects."""
 
     accepted: ClassVar[Types] = {"name": TEXT, "content": BYTES, "headers": MAPS}
-    ignored: ClassVar[Types] = {"bucket": TEXT, "size": NUMBER, "chunks": NUMBER, "digest": TEXT, "modified": TIME}
+    ignored: ClassVar[Types] = {
+        "bucket": TEXT,
+        "size": NUMBER,
+        "chunks": NUMBER,
+        "digest": TEXT,
+        "modified": LEFT_OUT_TIME,
+    }
     required: ClassVar[Mapping[str, str]] = {
         "name": ", which holds the objects' names (string) (option objectBucket)",
         "content": ", which holds their bytes (binary or string) (option objectBucket)",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream import schema
 from spark_jetstream.errors import SchemaError
 from spark_jetstream.protocol.columns import repeated
 from spark_jetstream.protocol.conventions import ATOMIC_GROUP, SCHEDULED_ID
@@ -26,7 +27,7 @@ from spark_jetstream.protocol.units import (
     go_duration,
 )
 from spark_jetstream.protocol.wire import as_arrow, as_vector, binary, without
-from spark_jetstream.schema import closest_column
+from spark_jetstream.schema import closest_column, zone_hint
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -35,6 +36,8 @@ Unfit = dict[int, dict[bytes, bytes]]
 Types = Mapping[str, tuple[str, ...]]
 TEXT, BYTES, TIME = ("string",), ("binary", "string"), ("timestamp",)
 NUMBER = ("bigint", "int", "smallint", "tinyint")
+# Of a column that is left out: rows that were stored under TIMESTAMP_NTZ have the second type.
+LEFT_OUT_TIME = ("timestamp", "timestamp_ntz")
 WHOLE = ("string", "tinyint", "smallint", "int", "bigint", "decimal(p,0)")
 MAPS = ("map<string,array<string>>", "map<string,string>")
 C = TypeVar("C", bound="Columns")
@@ -61,8 +64,6 @@ COMMAND_COLUMNS = {
     b"Nats-Rollup": "rollup",
 }
 _VOID = "void"
-_COLLATION = re.compile(r" collate [\w.]+")
-_VARCHAR = re.compile(r"\b(?:var)?char\(\d+\)")
 _PRECISION = re.compile(r"\(\d+,0\)")
 #: Arrow's types of the first type of each column.
 _ARROW = {
@@ -152,7 +153,9 @@ class Columns:
                     f"it part of {cls.payload}"
                 )
             if not _is_kind(kind, known[name]):
-                raise SchemaError(f'column "{name}" is of type {kind}, but must be {" or ".join(known[name])}')
+                possible = " or ".join(known[name])
+                hint = zone_hint(kind)
+                raise SchemaError(f'column "{name}" is of type {kind}, but must be {possible}{hint}')
             if name in names:
                 raise SchemaError(f'the DataFrame has column "{name}" twice')
             names.append(name)
@@ -191,8 +194,7 @@ def plain_type(kind: str) -> str:
     Collations and the lengths of varchar and char say how Spark compares texts. A map that has no
     names, or no values, has the type void for them.
     """
-    kind = _COLLATION.sub("", kind)
-    kind = _VARCHAR.sub("string", kind)
+    kind = schema.plain_type(kind)
     return kind.replace(_VOID, "string") if kind.startswith("map<") else kind
 
 
@@ -219,7 +221,7 @@ class SinkColumns(Columns):
         "rollup": TEXT,
         "atomic_group": TEXT,
     }
-    ignored: ClassVar[Types] = {"stream": TEXT, "sequence": NUMBER, "timestamp": TIME}
+    ignored: ClassVar[Types] = {"stream": TEXT, "sequence": NUMBER, "timestamp": LEFT_OUT_TIME}
     required: ClassVar[Mapping[str, str]] = {
         "data": ", which holds the payload (binary or string)",
         "subject": ": add it, or set option subject",

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_jetstream.buckets.kv import bucket_batch
 from spark_jetstream.buckets.stream import find_bucket
@@ -31,7 +31,7 @@ from spark_jetstream.protocol import conventions, jsapi
 from spark_jetstream.protocol.columns import MessageRun, record_batch
 from spark_jetstream.protocol.counters import counter_batch
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.schema import select_columns
+from spark_jetstream.schema import GivenField, as_declared, declared_schema
 from spark_jetstream.source.advice import READERS, advice
 from spark_jetstream.source.as_of import PastTable, plan_past, read_past
 from spark_jetstream.source.object_reader import ObjectRows
@@ -83,7 +83,7 @@ class _Source:
     def __init__(self, options: Mapping[str, object], schema: StructType, prepare: Prepare | None = None) -> None:
         """Take what Spark gives; ``prepare`` is called on the driver, before the first request about a stream."""
         self._raw = hidden(options)
-        self._fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        self._fields = [_given(field) for field in schema.fields]
         self._planner: Planner | None = None
         self._prepare = prepare
 
@@ -98,9 +98,14 @@ class _Source:
         return SourceOptions.from_spark(self._raw, streaming=self.streaming)
 
     @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The columns to read as Spark expects them. Raises `SchemaError`."""
+        return declared_schema(self._fields, self.options.row_columns)
+
+    @functools.cached_property
     def columns(self) -> tuple[str, ...]:
-        """The columns to read, in the schema's order. Raises `SchemaError`."""
-        return select_columns(self._fields, self.options.row_columns)
+        """The names of the columns to read, in the schema's order. Raises `SchemaError`."""
+        return tuple(self.schema.names)
 
     def open_planner(self, *, resumed: bool = False) -> Planner:
         """Return the planner. The first call connects, ensures the streams, and looks a bucket up.
@@ -144,7 +149,8 @@ class _Source:
         if part is None:  # Spark's own partition, where nothing was planned
             return
         with advice():
-            yield from self._read(part)
+            for batch in self._read(part):
+                yield as_declared(batch, self.schema)
         ease_next_tasks()
 
     def _read(self, part: TaskInput) -> Iterator[pa.RecordBatch]:
@@ -190,6 +196,11 @@ class _Source:
             headers_only=not (described or {"data", "headers", "value"} & {*self.columns}),
             too_much=_TOO_MUCH,
         )
+
+
+def _given(field: StructField) -> GivenField:
+    kind = field.dataType
+    return GivenField(field.name, kind.simpleString(), field.nullable, kind.jsonValue())
 
 
 def task_label() -> str:

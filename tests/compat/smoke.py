@@ -146,7 +146,13 @@ def main(mode: str, url: str, stream: str, folder: str, limit: int, target: str,
             **write(spark, url, stream, folder, target, times),
             "bucket": fill_bucket(spark, url, target),
         }
-        filtered = spark.read.format("jetstream").schema("data binary, sequence bigint")
+        # Under this setting DDL calls another type "timestamp".
+        spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+        renamed = spark.read.format("jetstream").options(servers=url, stream=stream).load()
+        result["renamed"] = {"schema": renamed.schema.simpleString(), "count": renamed.count()}
+        spark.conf.unset("spark.sql.timestampType")
+        filtered = spark.read.format("jetstream")
+        filtered = filtered.schema("data binary NOT NULL, sequence bigint NOT NULL")
         filtered = filtered.options(servers=url, stream=stream, subjects="*.odd")
         rows = filtered.load()
         result["filtered"] = {"schema": rows.schema.simpleString(), "count": rows.count()}

@@ -64,7 +64,8 @@ def environment(version: str) -> dict[str, str]:
         return {"SPARK_TESTING": "1"}  # the server listens on a free port
     home = ROOT / ".spark" / version
     assert (home / ".installed").is_file(), f"Spark {version} is not there: run `make compat-sparks`"
-    return {"JAVA_HOME": java_for_all(), "PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
+    path = os.pathsep.join((str(home), str(ROOT)))
+    return {"JAVA_HOME": java_for_all(), "PYTHONPATH": path, "SPARK_HOME": str(home / "pyspark")}
 
 
 def java_for_all() -> str:
@@ -115,6 +116,7 @@ def check(result: dict[str, Any], filled: Stream, target: Stream, *, limits: boo
     assert result["planned_again"] is result["spark"].startswith("4.0.")
     keys = [[f"key.{number}", str(number + 10), number + 11] for number in range(10)]
     assert result["bucket"] == {"current": keys, "messages": 20}
+    assert result["renamed"] == {"schema": SCHEMA, "count": COUNT}
     assert result["filtered"] == {"schema": "struct<data:binary,sequence:bigint>", "count": COUNT // 2}
     if times == 1:
         return

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_jetstream.errors import SchemaError
-from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS, ddl
+from spark_jetstream.schema import BUCKET_COLUMNS, COLUMNS, OBJECT_COLUMNS
 from spark_jetstream.sink.kv import BucketColumns
 from spark_jetstream.sink.objects import ObjectColumns
 from spark_jetstream.sink.rows import Columns, SinkColumns, plain_type, rows_of, subject_fault
@@ -30,7 +30,7 @@ def fields_of(text: str) -> list[tuple[str, str]]:
 
 def test_columns_can_be_written_as_the_source_gives_them() -> None:
     for kind, columns in ((ROWS, COLUMNS), (KEYS, BUCKET_COLUMNS), (OBJECTS, OBJECT_COLUMNS)):
-        checked = kind.check(fields_of(ddl(columns)))
+        checked = kind.check([(column.name, column.spark) for column in columns])
         assert checked.names == tuple(column.name for column in columns)
         assert checked.payload in checked.names
 
@@ -52,6 +52,11 @@ BAD_COLUMNS: list[tuple[type[Columns], str, list[str]]] = [
     (ROWS, "data binary, subject string, schedule_target string", ['"schedule_target" needs column "schedule"']),
     (ROWS, "data binary, subject string, schedule_ttl string", ['"schedule_ttl" needs column "schedule"']),
     (ROWS, "data binary, subject string, schedule bigint", ["of type bigint", "must be timestamp or string"]),
+    (
+        ROWS,
+        "data binary, subject string, schedule timestamp_ntz, schedule_target string",
+        ["of type timestamp_ntz", "must be timestamp or string (in DDL timestamp_ltz, where "],
+    ),
     *(
         (kind, f"{columns}, {name} string", [f'column "{name}" is for rows that go to subjects: the server allows no'])
         for kind, columns in ((KEYS, "key string, value binary"), (OBJECTS, "name string, content binary"))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_jetstream.schema import BUCKET_COLUMNS
 from tests.support import calls
@@ -66,6 +67,19 @@ def prices(stream: MakeStream) -> Stream:
 
 
 # Batches
+
+
+@pytest.mark.parametrize("given", [{}, {"asOfRevision": 3}, {"readWith": "direct"}], ids=str)
+def test_a_table_may_have_values_not_null(stream: MakeStream, given: dict[str, object]) -> None:
+    bucket = make_bucket(stream, allow_direct=True, max_msgs_per_subject=1)
+    put(bucket, "milk", b"1")
+    put(bucket, "bread", b"2")
+    put(bucket, "milk", headers=DELETED)
+    schema = StructType([StructField("value", BinaryType(), nullable=False)])
+    reader: Any = calls.data_source(options(bucket, **given)).reader(schema)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert all(batch.schema.equals(to_arrow_schema(schema, timezone="UTC")) for batch in batches)
+    assert [value for batch in batches for value in batch.to_pydict()["value"]] == [b"2"]
 
 
 def test_the_current_table(spark: SparkSession, prices: Stream) -> None:
