@@ -22,7 +22,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.protocol.units import CLOCK_RANGE, Timestamp, beyond_clock, shown
 
 Config = StreamConfig | ConsumerConfig
@@ -113,8 +113,9 @@ def filter_fault(api: Api, stream: StreamConfig, consumer: ConsumerConfig, conte
     if stream.mirror or stream.sources or stream.subject_transform:
         return ""
     stored = stream.subjects or [stream.name]
+    index = FilterIndex(stored)
     for filter_ in consumer.filters:
-        if any(subjects_overlap(filter_, subject) for subject in stored):
+        if index.overlapping(filter_) is not None:
             continue
         look = partial(api.reply, StreamInfo, jsapi.STREAM_INFO, {"subjects_filter": filter_}, context=context)
         if not (exists and look(stream=stream.name).state.subjects):

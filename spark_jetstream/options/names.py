@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spark_jetstream.options.values import Kind, UnfitError, text_of
-from spark_jetstream.protocol.subjects import is_wild, key_fault, publishing_fault, subject_fault, subjects_overlap
+from spark_jetstream.protocol.subjects import FilterIndex, key_fault, publishing_fault, subject_fault
 from spark_jetstream.protocol.units import INT64_MAX, shown
 
 _NAME_BYTES = 255
@@ -209,6 +209,18 @@ def _checked_element(kind: Kind, element: object, where: str) -> None:
         raise UnfitError(unfit.expects or kind.expects, unfit.hint, value=None, where=where) from None
 
 
+def _refuse_overlaps(filters: Sequence[str]) -> None:
+    """Raise `UnfitError` if a subject can match two of the filters, of which there may be thousands."""
+    index = FilterIndex(filters)
+    for each in filters:
+        other = index.overlapping(each, other=True)
+        if other is not None:
+            raise UnfitError(
+                problem=f"holds {shown(each)} and {shown(other)}, which overlap: a message could match "
+                "both, and the server refuses that"
+            )
+
+
 @dataclass(frozen=True)
 class Pair(Kind):
     """A key of metadata and its value, with = between them -> str."""
@@ -242,22 +254,15 @@ class CommaList(Kind):
         if value in ("", ()):
             raise UnfitError(problem="must not be empty")
         elements = list_items(value, self.what)
+        seen: set[str] = set()
         for index, element in enumerate(elements):
             where = f" (element {index + 1})" if len(elements) > 1 else ""
             _checked_element(self.element, element, where)
-            if element in elements[:index]:
+            if element in seen:
                 raise UnfitError(problem=f"names {shown(element)} twice")
-        wild: list[str] = []
-        # Two different names without wildcards match no subject together: there may be thousands of them.
-        for index, one in enumerate(elements if self.apart else ()):
-            others = elements[:index] if is_wild(one) else wild
-            for other in others:
-                if subjects_overlap(one, other):
-                    raise UnfitError(
-                        problem=f"holds {shown(other)} and {shown(one)}, which overlap: a message could match both, "
-                        "and the server refuses that"
-                    )
-            wild += [one] if is_wild(one) else []
+            seen.add(element)
+        if self.apart:
+            _refuse_overlaps(elements)
         return elements
 
 

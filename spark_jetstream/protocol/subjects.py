@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterable
+from typing import NamedTuple
 
 MAX_SUBJECT = 1024
 """How many bytes a subject may have: the control line, in which a reply subject follows, has at most 4 KiB."""
@@ -66,6 +69,83 @@ def common_subjects(one: str, other: str) -> str | None:
             return None
         tokens.append(b if a == "*" else a)
     return ".".join(tokens) if len(left) == len(right) else None
+
+
+class _Shape(NamedTuple):
+    """Where a filter has wildcards: what filters that differ in other tokens have in common."""
+
+    tokens: int
+    """How many there are, without a last ``>``."""
+    stars: frozenset[int]
+    """The positions of ``*``."""
+    rest: bool
+    """Whether the last token is ``>``."""
+
+
+class FilterIndex:
+    """Filters in which others, and subjects, are looked up by a few comparisons for each shape of filter."""
+
+    def __init__(self, filters: Iterable[str]) -> None:
+        self._groups: dict[_Shape, list[tuple[str, list[str]]]] = {}
+        self._by_tokens: dict[tuple[_Shape, tuple[int, ...]], dict[tuple[str, ...], str]] = {}
+        for each in filters:
+            tokens = each.split(".")
+            self._groups.setdefault(_shape_of(tokens), []).append((each, tokens))
+
+    def overlapping(self, text: str, *, other: bool = False) -> str | None:
+        """Return a filter that matches some subject which the filter `text` matches as well, or None.
+
+        With `other` it is not `text` itself.
+        """
+        tokens = text.split(".")
+        return self._find(tokens, _shape_of(tokens), text if other else None)
+
+    def matching(self, subject: str) -> str | None:
+        """Return a filter that matches a subject, or None. A ``*`` in the subject is a plain token."""
+        tokens = subject.split(".")
+        return self._find(tokens, _Shape(len(tokens), frozenset(), rest=False), None)
+
+    def _find(self, tokens: list[str], shape: _Shape, apart: str | None) -> str | None:
+        for group in self._groups:
+            positions = _compared(shape, group)
+            if positions is None:
+                continue
+            found = self._grouped(group, positions).get(tuple([tokens[at] for at in positions]))
+            if found is not None and found != apart:
+                return found
+        return None
+
+    def _grouped(self, shape: _Shape, positions: tuple[int, ...]) -> dict[tuple[str, ...], str]:
+        """Return the filters of a shape by their tokens at these positions: one filter for each."""
+        found = self._by_tokens.get((shape, positions))
+        if found is None:
+            found = {}
+            for text, tokens in self._groups[shape]:
+                found[tuple([tokens[at] for at in positions])] = text
+            self._by_tokens[shape, positions] = found
+        return found
+
+
+def _shape_of(tokens: list[str]) -> _Shape:
+    rest = tokens[-1] == ">"
+    stars = frozenset(at for at, token in enumerate(tokens) if token == "*")
+    return _Shape(len(tokens) - 1 if rest else len(tokens), stars, rest)
+
+
+@functools.lru_cache(1024)
+def _compared(one: _Shape, other: _Shape) -> tuple[int, ...] | None:
+    """Return the positions at which filters of two shapes must agree to match a subject both.
+
+    None: they match no subject both, because their numbers of tokens differ.
+    """
+    if one.tokens < other.tokens and not one.rest:
+        return None
+    if other.tokens < one.tokens and not other.rest:
+        return None
+    if one.tokens == other.tokens and one.rest != other.rest:
+        return None
+    wild = one.stars | other.stars
+    return tuple(at for at in range(min(one.tokens, other.tokens)) if at not in wild)
 
 
 def key_fault(key: str, *, filters: bool = False) -> str:

@@ -6,7 +6,6 @@ No client pulls from such a consumer; `progress` moves it when a batch is commit
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, O
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.subjects import FilterIndex
 
 log = logging.getLogger(__name__)
 
@@ -356,11 +355,11 @@ class DurableConsumers:
 
     def _filter_taken(self, stream: str) -> OptionError:
         holders: list[str] = []
+        mine = FilterIndex(self.filters or (">",))
         with contextlib.suppress(JetStreamError):  # the names help, and are not needed
             for consumer in self._all(stream):
                 theirs = _filters(jsapi.field(consumer, "config", dict, "list"))
-                pairs = itertools.product(self.filters or (">",), theirs or (">",))
-                if any(subjects_overlap(mine, other) for mine, other in pairs):
+                if any(mine.overlapping(other) is not None for other in theirs or (">",)):
                     holders.append(f"{consumer.get('name')} ({_listed(theirs)})")
         return OptionError(
             f"stream {stream} is a work queue, which gives each message to one consumer only, and "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 
 from spark_jetstream.errors import OptionError, brief
@@ -10,7 +9,7 @@ from spark_jetstream.options import advice
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stored_requests, stores_any_inbox
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.protocol.subjects import subjects_overlap
+from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.source.continuity import earliest_position, latest_position
 from spark_jetstream.source.durable import LONG
@@ -171,7 +170,8 @@ def warn_of_filters(state: StreamSummary, options: SourceOptions) -> None:
     """Log that option subjects matches nothing that a named stream takes now, as after a typing error."""
     if not (options.subjects and state.subjects) or state.renames or options.finds_streams:
         return
-    if not any(subjects_overlap(*pair) for pair in itertools.product(options.subjects, state.subjects)):
+    stored = FilterIndex(state.subjects)
+    if all(stored.overlapping(each) is None for each in options.subjects):
         log.warning(
             "no subject of stream %s (%s) matches option subjects (%s)",
             state.name,
