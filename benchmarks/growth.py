@@ -1,7 +1,8 @@
 """`python -m benchmarks.growth`: what planning and reading cost when streams, filters and queries grow.
 
 Planning is measured without Spark: what the driver does for a micro-batch (where the streams end, which tasks that
-makes), over ten new messages in each stream. Reading is measured through Spark, in a stream of ten million messages,
+makes), over ten new messages in each stream; and what a batch with many filters costs beside a consumer that has them.
+Reading is measured through Spark, in a stream of ten million messages,
 and so is the memory of the Python processes of a query with many micro-batches.
 """
 
@@ -13,7 +14,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -25,12 +28,16 @@ from spark_jetstream.bench import percentile
 from spark_jetstream.client.pool import connect
 from spark_jetstream.java import ensure_java
 from spark_jetstream.options import SourceOptions
+from spark_jetstream.protocol.stream import SequenceRange
+from spark_jetstream.source.advice import READERS
 from spark_jetstream.source.offsets import Offset, StreamPosition
 from spark_jetstream.source.planner import Planner
+from spark_jetstream.streams.pull import PullSettings, RangeReader
 from spark_jetstream.testing import NatsServer
 
 SMALL, LARGE = 10_000, 10_000_000
 FILTERS, STREAMS = 100, 50
+SUBJECTS, GROUPS = 200_000, 4_000  # of a stream that is read with many filters
 NEW = 10  # messages of a micro-batch
 _PAYLOAD = 20
 _WARM_UP = 2
@@ -79,6 +86,64 @@ def planning(server: NatsServer, times: int) -> None:
     for streams, messages, subjects in cases:
         taken = _planning(server, streams, subjects, times)
         table.add(len(streams), messages, len(subjects), statistics.median(taken), percentile(taken, 99))
+
+
+def filters(server: NatsServer, rounds: int) -> None:
+    """Print what planning and reading a batch takes, by the number of its filters, beside a consumer that has them."""
+    ways = ("consumer", "direct")
+    table = Table(
+        "filters",
+        f"a batch with wildcard filters on a stream of {SUBJECTS:,} messages and as many subjects, planned and read, "
+        f"{rounds} rounds; seconds",
+        **{"filters": "s", "a consumer alone": ".2f", **dict.fromkeys(ways, ".2f"), "consumer/alone": ".2f"},
+    )
+    moved = {"src": "FILTERED.*", "dest": f"FILTERED.{{{{partition({GROUPS},1)}}}}.{{{{wildcard(1)}}}}"}
+    whole = fill(
+        server.url,
+        "FILTERED",
+        SUBJECTS,
+        subjects=SUBJECTS,
+        payload_bytes=_PAYLOAD,
+        allow_direct=True,
+        subject_transform=moved,
+    )
+    for number in range(1 - _WARM_UP, rounds + 1):
+        for count in (1, 30, 300, 3_000):
+            subjects = tuple(f"FILTERED.{group}.*" for group in range(count))
+            alone = _seconds(partial(_consumed, server.url, replace(whole, subjects=subjects)))
+            taken = [_seconds(partial(_batch, server.url, subjects, way)) for way in ways]
+            table.add(str(count), alone, *taken, taken[0] / alone, counted=number > 0)
+    table.summarize(by="filters")
+
+
+def _seconds(work: Callable[[], int]) -> float:
+    began = time.perf_counter()
+    if not work():
+        raise RuntimeError("no message came")
+    return time.perf_counter() - began
+
+
+def _consumed(url: str, part: SequenceRange) -> int:
+    """Read what a consumer with the filters of a range delivers, and ask nobody whether that is all."""
+    options = SourceOptions.from_spark({"servers": url, "stream": part.stream}, streaming=False)
+    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+    connection = connect(options.connection)
+    part = replace(part, count=None)
+    reader = RangeReader(lambda _: connection, part, settings, "bench", confirm=lambda *_: True)
+    return sum(len(run) for run in reader.read())
+
+
+def _batch(url: str, subjects: Sequence[str], read_with: str) -> int:
+    """Plan and read a batch, and return how many messages it has."""
+    given = {"servers": url, "stream": "FILTERED", "subjects": ",".join(subjects), "readWith": read_with}
+    options = SourceOptions.from_spark(given, streaming=False)
+    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, 60, True)
+    connection = connect(options.connection)
+    messages = 0
+    for part in Planner(options, lambda _: connection).batch_ranges():
+        for run in READERS[part.read_with](lambda _: connection, part, settings, "bench"):
+            messages += len(run)
+    return messages
 
 
 def reading(spark: SparkSession, server: NatsServer, rounds: int) -> None:
@@ -142,6 +207,7 @@ def main() -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with NatsServer() as server:
         planning(server, arguments.times)
+        filters(server, arguments.rounds)
         with source.session() as spark:
             reading(spark, server, arguments.rounds)
             memory(spark, server, arguments.batches)

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import nats.errors
 
@@ -28,6 +28,14 @@ SIGN_OF_LIFE = 2.0
 """Seconds that a server has to answer a ping."""
 ASK_AGAIN = 2.0
 """Seconds until a request without a reply is sent again."""
+
+
+class Question(NamedTuple):
+    """A request that changes nothing on the server; `context` is that of `Connection.request`."""
+
+    subject: str
+    context: str
+    body: bytes = b""
 
 
 class Connection:
@@ -115,8 +123,8 @@ class Connection:
         """
         return jsapi.reply(self.request(subject, body, context=context, timeout=timeout, every=ASK_AGAIN), context)
 
-    def ask_all(self, subjects: Mapping[str, str]) -> list[dict[str, Any] | ApiError]:
-        """Send requests without a body, subject -> context, in one go; return the replies in that order.
+    def ask_all(self, questions: Sequence[Question]) -> list[dict[str, Any] | ApiError]:
+        """Send requests that change nothing on the server in one go; return the replies in the same order.
 
         Each is sent as `ask` sends one. An error that the API answers with is returned. Raises anything else that `ask`
         raises for the first that fails.
@@ -125,17 +133,17 @@ class Connection:
 
         async def gather() -> list[bytes | BaseException]:
             request = self._requests.request
-            sent = (request(each, b"", context, seconds, every=ASK_AGAIN) for each, context in subjects.items())
+            sent = (request(each.subject, each.body, each.context, seconds, every=ASK_AGAIN) for each in questions)
             return await asyncio.gather(*sent, return_exceptions=True)
 
         replies: list[dict[str, Any] | ApiError] = []
-        for payload, context in zip(self._loop.run(gather(), seconds + 5), subjects.values(), strict=True):
+        for payload, question in zip(self._loop.run(gather(), seconds + 5), questions, strict=True):
             if isinstance(payload, RequestTimeout):
                 self.check()
             if isinstance(payload, BaseException):
                 raise payload
             try:
-                replies.append(jsapi.reply(payload, context))
+                replies.append(jsapi.reply(payload, question.context))
             except ApiError as error:
                 replies.append(error)
         return replies

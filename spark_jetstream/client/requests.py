@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.connection import Connection, Question
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import ApiError, JetStreamError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol import jsapi
@@ -73,7 +73,8 @@ class Requests:
         """
 
         def ask_all(connection: Connection) -> dict[str, StreamSummary | StreamNotFound]:
-            asked = {jsapi.subject(connection.prefix, jsapi.STREAM_INFO, each): contexts[each] for each in contexts}
+            subjects = [jsapi.subject(connection.prefix, jsapi.STREAM_INFO, each) for each in contexts]
+            asked = [Question(*each) for each in zip(subjects, contexts.values(), strict=True)]
             found: dict[str, StreamSummary | StreamNotFound] = {}
             for (name, context), reply in zip(contexts.items(), connection.ask_all(asked), strict=True):
                 if isinstance(reply, ApiError) and not isinstance(reply, StreamNotFound):

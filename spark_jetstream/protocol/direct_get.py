@@ -17,9 +17,10 @@ and a publisher cannot write anything after them, so no message is mistaken for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,9 @@ _NAMES = (
     b"Nats-Num-Pending: ",
     b"Nats-Last-Sequence: ",
 )
+Apply = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
+"""Calls a function for each number, and returns what it returns in the same order."""
+
 _SHORTEST = sum(map(len, _NAMES))
 _NO_LINES = b"NATS/1.0\r\n"
 _LF, _CR = 10, 13
@@ -248,14 +252,20 @@ class MergedReplies:
         return pa.concat_arrays(arrays).take(as_arrow(self.order))
 
 
-def merge(readers: Sequence[Iterator[DirectBatch]]) -> Iterator[MessageRun]:
+def merge(readers: Sequence[Iterator[DirectBatch]], apply: Apply = map) -> Iterator[MessageRun]:
     """Yield the messages of all readers in the order of sequences; holds one run of each reader at a time.
 
-    The runs of a reader ascend, and no two readers have the same message.
+    The runs of a reader ascend, and no two readers have the same message. `apply` is `map`, or calls the function for
+    several readers at the same time.
     """
     heads: list[DirectBatch | None] = [None] * len(readers)  # what is left of the run of each reader
+
+    def head_of(number: int) -> DirectBatch | None:
+        head = heads[number]
+        return next(readers[number], None) if head is None else head
+
     while True:
-        heads = [next(reader, None) if head is None else head for reader, head in zip(readers, heads, strict=True)]
+        heads = list(apply(head_of, range(len(readers))))
         # Everything is known up to the end of the run that ends first.
         known = min((int(head.sequences[-1]) for head in heads if head is not None), default=None)
         if known is None:

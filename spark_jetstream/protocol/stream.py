@@ -28,7 +28,8 @@ class SequenceRange:
     ``count`` is how many matched at planning time, None when that is not known. ``created`` is the stream's creation
     time as the server prints it, so that a reader notices a stream that was created again. ``subjects`` are the
     filters, empty for all. ``read_with`` says how the range is read. ``removals`` is `StreamSummary.removals` of
-    a state from before the count, None where the count is right in any case, or nothing can show that it is not. Plain
+    a state from before the count, None where the count is right in any case, or nothing can show that it is not.
+    ``sifted``: a reader without a consumer asks for all messages, and leaves out those that no filter matches. Plain
     data that pickles. `ValueError`: ``first`` < 1, or ``end`` < ``first``.
     """
 
@@ -40,6 +41,7 @@ class SequenceRange:
     subjects: tuple[str, ...] = ()
     read_with: ReadWith = "consumer"
     removals: Removals | None = None
+    sifted: bool = False
 
     def __post_init__(self) -> None:
         if self.first < 1 or self.end < self.first:
@@ -77,9 +79,10 @@ class StreamSummary:
     ``num_replicas`` is 0 when the server did not say. ``clustered``: its server is one of a cluster.
 
     A server that was frozen, or cut off from the others, may answer from an older state. ``led``: it says that it leads
-    the stream. ``followed``: it leads, and a majority of the stream's servers has answered it too lately to have chosen
-    another one. ``term``: who leads since when, as long as which the stream cannot have lost its end; "" where the
-    server does not say (before 2.12, and of a stream without replicas).
+    the stream. ``leader``: the server that does, "" without a cluster. ``followed``: it leads, and a majority of the
+    stream's servers has answered it too lately to have chosen another one. ``term``: who leads since when, as long as
+    which the stream cannot have lost its end; "" where the server does not say (before 2.12, and of a stream without
+    replicas). ``num_subjects``: how many subjects its messages have.
     """
 
     name: str
@@ -121,6 +124,8 @@ class StreamSummary:
     num_replicas: int = 0
     domain: str = ""
     clustered: bool = False
+    num_subjects: int = 0
+    leader: str = ""
     led: bool = True
     followed: bool = True
     term: str = ""
@@ -201,6 +206,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
         subjects=tuple(map(str, jsapi.field(body, "config.subjects", list, context, []))),
         initial_seq=max(1, jsapi.field(body, "config.first_seq", int, context, 1)),
         consumers=jsapi.field(body, "state.consumer_count", int, context, 0),
+        num_subjects=jsapi.field(body, "state.num_subjects", int, context, 0),
         domain=jsapi.field(body, "domain", str, context, ""),
         mirror=bool(jsapi.field(body, "config.mirror", dict, context, {})),
         renames=any(body["config"].get(name) for name in ("sources", "subject_transform")),
@@ -220,7 +226,7 @@ def stream_summary(body: Mapping[str, Any], context: str) -> StreamSummary:
 
 
 def _leadership(body: Mapping[str, Any], context: str) -> dict[str, Any]:
-    """Return ``led``, ``followed`` and ``term`` of a `StreamSummary`."""
+    """Return ``leader``, ``led``, ``followed`` and ``term`` of a `StreamSummary`."""
     # A leader lists the other servers of the stream, and since when each is silent ("active").
     others = [peer for peer in jsapi.field(body, "cluster.replicas", list, context, []) if isinstance(peer, dict)]
     leader = jsapi.field(body, "cluster.leader", str, context, "")
@@ -229,7 +235,8 @@ def _leadership(body: Mapping[str, Any], context: str) -> dict[str, Any]:
     silences = (jsapi.field(peer, "active", int, context, 0) for peer in others if not peer.get("offline"))
     heard = sum(0 < silence < ELECTION_AFTER for silence in silences)
     followed = led and heard >= (1 + len(others)) // 2
-    return {"led": led, "followed": followed, "term": f"{leader} {since}" if since else ""}
+    term = f"{leader} {since}" if since else ""
+    return {"leader": leader, "led": led, "followed": followed, "term": term}
 
 
 def reply_time(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MAX_SUBJECT = 1024
@@ -71,26 +71,38 @@ def common_subjects(one: str, other: str) -> str | None:
     return ".".join(tokens) if len(left) == len(right) else None
 
 
-class _Shape(NamedTuple):
-    """Where a filter has wildcards: what filters that differ in other tokens have in common."""
+class Shape(NamedTuple):
+    """Where a filter has wildcards: filters of one shape differ in the other tokens alone."""
 
     tokens: int
     """How many there are, without a last ``>``."""
-    stars: frozenset[int]
-    """The positions of ``*``."""
+    literal: tuple[int, ...]
+    """The positions of those that are not ``*``."""
     rest: bool
     """Whether the last token is ``>``."""
 
 
+def by_shape(filters: Iterable[str]) -> dict[Shape, list[list[str]]]:
+    """Return the tokens of filters by their shapes, of which there are few."""
+    groups: dict[Shape, list[list[str]]] = {}
+    for each in filters:
+        tokens = each.split(".")
+        groups.setdefault(_shape_of(tokens), []).append(tokens)
+    return groups
+
+
+def _shape_of(tokens: Sequence[str]) -> Shape:
+    rest = tokens[-1] == ">"
+    count = len(tokens) - 1 if rest else len(tokens)
+    return Shape(count, tuple(at for at in range(count) if tokens[at] != "*"), rest)
+
+
 class FilterIndex:
-    """Filters in which others, and subjects, are looked up by a few comparisons for each shape of filter."""
+    """Filters among which others are looked up by one comparison for each shape."""
 
     def __init__(self, filters: Iterable[str]) -> None:
-        self._groups: dict[_Shape, list[tuple[str, list[str]]]] = {}
-        self._by_tokens: dict[tuple[_Shape, tuple[int, ...]], dict[tuple[str, ...], str]] = {}
-        for each in filters:
-            tokens = each.split(".")
-            self._groups.setdefault(_shape_of(tokens), []).append((each, tokens))
+        self._groups = by_shape(filters)
+        self._by_tokens: dict[tuple[Shape, tuple[int, ...]], dict[tuple[str, ...], str]] = {}
 
     def overlapping(self, text: str, *, other: bool = False) -> str | None:
         """Return a filter that matches some subject which the filter `text` matches as well, or None.
@@ -98,42 +110,29 @@ class FilterIndex:
         With `other` it is not `text` itself.
         """
         tokens = text.split(".")
-        return self._find(tokens, _shape_of(tokens), text if other else None)
-
-    def matching(self, subject: str) -> str | None:
-        """Return a filter that matches a subject, or None. A ``*`` in the subject is a plain token."""
-        tokens = subject.split(".")
-        return self._find(tokens, _Shape(len(tokens), frozenset(), rest=False), None)
-
-    def _find(self, tokens: list[str], shape: _Shape, apart: str | None) -> str | None:
+        shape = _shape_of(tokens)
         for group in self._groups:
             positions = _compared(shape, group)
             if positions is None:
                 continue
             found = self._grouped(group, positions).get(tuple([tokens[at] for at in positions]))
-            if found is not None and found != apart:
+            if found is not None and not (other and found == text):
                 return found
         return None
 
-    def _grouped(self, shape: _Shape, positions: tuple[int, ...]) -> dict[tuple[str, ...], str]:
+    def _grouped(self, shape: Shape, positions: tuple[int, ...]) -> dict[tuple[str, ...], str]:
         """Return the filters of a shape by their tokens at these positions: one filter for each."""
         found = self._by_tokens.get((shape, positions))
         if found is None:
             found = {}
-            for text, tokens in self._groups[shape]:
-                found[tuple([tokens[at] for at in positions])] = text
+            for tokens in self._groups[shape]:
+                found[tuple([tokens[at] for at in positions])] = ".".join(tokens)
             self._by_tokens[shape, positions] = found
         return found
 
 
-def _shape_of(tokens: list[str]) -> _Shape:
-    rest = tokens[-1] == ">"
-    stars = frozenset(at for at, token in enumerate(tokens) if token == "*")
-    return _Shape(len(tokens) - 1 if rest else len(tokens), stars, rest)
-
-
 @functools.lru_cache(1024)
-def _compared(one: _Shape, other: _Shape) -> tuple[int, ...] | None:
+def _compared(one: Shape, other: Shape) -> tuple[int, ...] | None:
     """Return the positions at which filters of two shapes must agree to match a subject both.
 
     None: they match no subject both, because their numbers of tokens differ.
@@ -144,8 +143,7 @@ def _compared(one: _Shape, other: _Shape) -> tuple[int, ...] | None:
         return None
     if one.tokens == other.tokens and one.rest != other.rest:
         return None
-    wild = one.stars | other.stars
-    return tuple(at for at in range(min(one.tokens, other.tokens)) if at not in wild)
+    return tuple(at for at in one.literal if at in other.literal)
 
 
 def key_fault(key: str, *, filters: bool = False) -> str:

@@ -49,13 +49,14 @@ from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.columns import MessageRun, repeated
 from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import subject_hashes
-from spark_jetstream.protocol.stream import SequenceRange, StreamSummary, subject_pattern
+from spark_jetstream.protocol.matching import Matcher
+from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.subjects import is_wild
 from spark_jetstream.protocol.units import rfc3339, time_nanoseconds
 from spark_jetstream.protocol.vectors import BoolArray, IntArray
-from spark_jetstream.protocol.wire import as_vector, texts
+from spark_jetstream.protocol.wire import as_vector
 from spark_jetstream.source.probes import probe_of
-from spark_jetstream.streams.direct import read_direct
+from spark_jetstream.streams.direct import read_direct, sifts
 from spark_jetstream.streams.latest import TablePart
 from spark_jetstream.streams.lookup import message
 from spark_jetstream.streams.pull import PullSettings, look, read_range
@@ -127,20 +128,14 @@ class _Heads:
     """
 
     def __init__(self, runs: Iterator[MessageRun], filters: Sequence[str]) -> None:
-        # Arrow takes no regular expression of as many keys as there may be.
-        literal = texts([name for name in filters if not is_wild(name)])
-        wild = [name for name in filters or (">",) if is_wild(name)]
-        matching = f"(?s)^(?:{subject_pattern(wild).pattern})$"
+        matcher = Matcher(filters)
         columns: list[tuple[npt.NDArray[Any], ...]] = [
             (np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
         ]
         for run in runs:
-            subjects, rollup = run.subjects(), pc.map_lookup(run.headers(), _ROLLUP, "first")
-            wanted = pc.is_in(subjects, literal)
-            if wild:
-                wanted = pc.or_(wanted, pc.match_substring_regex(subjects, matching))
-            flags = map(as_vector, (wanted, pc.is_valid(rollup)))
-            columns.append((run.sequences, subject_hashes(run.raw_subjects()), *flags))
+            subjects, rollup = run.raw_subjects(), pc.map_lookup(run.headers(), _ROLLUP, "first")
+            rolled_up = as_vector(pc.is_valid(rollup))
+            columns.append((run.sequences, subject_hashes(subjects), matcher.matches(subjects), rolled_up))
         self.sequences, hashes, wanted, rolled_up = map(np.concatenate, zip(*columns, strict=True))
         order = np.argsort(hashes, kind="stable")
         self.keys, places, self.counts = np.unique(hashes[order], return_index=True, return_counts=True)
@@ -168,7 +163,9 @@ class _PastReader:
         if not len(chosen):
             return
         count = 0
-        for run in self._read(replace(self.whole, first=int(chosen[0]), subjects=self.part.subjects), self.settings):
+        part = replace(self.whole, first=int(chosen[0]), subjects=self.part.subjects)
+        part = replace(part, sifted=sifts(state, part))
+        for run in self._read(part, self.settings):
             rows = np.flatnonzero(chosen[chosen.searchsorted(run.sequences) % len(chosen)] == run.sequences)
             count += len(rows)
             if len(rows):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,30 +13,34 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests, stream_info
 from spark_jetstream.errors import JetStreamError, NoResponders, PermissionDenied
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import Acks
-from spark_jetstream.protocol.conventions import plan_consumer
-from spark_jetstream.protocol.direct_get import EndOfBatch, read_answers
+from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.units import rfc3339
-from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.source.advice import advice
+from spark_jetstream.streams.consumers import FEW_FILTERS, Peeked, first_at_leader, peek
 from spark_jetstream.streams.direct import (
     AnswerRejected,
-    MirrorAnswered,
     check_ending,
     check_server,
     next_at_leader,
     not_the_stream,
     receive,
 )
-from spark_jetstream.streams.lookup import RawMessage, first_message, last_message, message, next_message, search_time
-from spark_jetstream.streams.pull import CONFIRMATIONS, create_reader, delete_reader
+from spark_jetstream.streams.lookup import (
+    RawMessage,
+    first_messages,
+    last_messages,
+    message,
+    next_messages,
+    search_time,
+)
+from spark_jetstream.streams.pull import CONFIRMATIONS
 
 log = logging.getLogger(__name__)
 
-_PEEK_SECONDS = 2.0
 _MIRROR_ANSWERS = 20  # one after the other, before the first pause
 _MAX_BYTES = 1 << 20
+_AT_ONCE = 16  # Direct Gets under way: a server may take a tenth of a second for each
 
 
 class StreamProbe(ABC):
@@ -91,12 +94,18 @@ class StreamProbe(ABC):
         servers pass over messages: up to the first message of a filter that has none before that time
         (`selectStartingSeqNo` in server/consumer.go, seen from 2.10.26 to 2.15.1). So they are asked without.
         """
+        filters = self._filters if len(self._filters) < 2 else ()
         if state.num_deleted:
-            return search_time(self.peek, nanoseconds, state.first_kept, state.last_seq + 1)[1]
-        if len(self._filters) < 2:
-            return self._since(self._filters, nanoseconds)
-        first = self._since((), nanoseconds)
-        return first and self.peek(first[0])
+
+            def look(sequence: int) -> tuple[int, int] | None:
+                return self._find(filters, sequence=sequence)
+
+            first = search_time(look, nanoseconds, state.first_kept, state.last_seq + 1)[1]
+        else:
+            first = self._since(filters, nanoseconds)
+        if first is None or filters == self._filters:
+            return first
+        return self.peek(first[0])
 
     def first_of_all_after(self, nanoseconds: int) -> tuple[int, int] | None:
         """Return what the server takes for the same, of the messages on all subjects; it may be a later one.
@@ -138,6 +147,8 @@ class ConsumerProbe(StreamProbe):
         self._gets = True
         #: Whether the stream has several replicas, as `check` saw it last.
         self._replicated = False
+        #: The last sequence of the stream, as `check` saw it last.
+        self._last_seq = 0
         #: Settings that the stream wants to decide itself: a refusal adds one, for all consumers that follow.
         self._left_to_stream: dict[str, Any] = {}
 
@@ -149,10 +160,16 @@ class ConsumerProbe(StreamProbe):
     def check(self, state: StreamSummary) -> None:
         """Note what the stream is like; every stream has consumers."""
         self._replicated = state.num_replicas > 1
+        self._last_seq = state.last_seq
 
     def pending(self, first: int) -> int:
         """See `Probe.pending`."""
-        return self._ask(self._filters, {"start_sequence": first}, look=False)[0]
+        if len(self._filters) > FEW_FILTERS and first > self._last_seq:
+            # To create a consumer, a server compares each filter with each.
+            state = self._requests.stream(self._stream, f"look at stream {self._stream}")
+            if state.followed and first > state.last_seq:
+                return 0
+        return self._ask(self._filters, {"start_sequence": first}, look=False).pending
 
     def stored_at(self, sequence: int) -> int | None:
         """See `StreamProbe.stored_at`; where a consumer must be asked, a message that does not match is None."""
@@ -186,21 +203,21 @@ class ConsumerProbe(StreamProbe):
         return self._since(self._filters, nanoseconds)
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
-        where: dict[str, Any] = {"last": True}
-        if "sequence" in start:
-            where = {"start_sequence": start["sequence"]}
-        elif "nanoseconds" in start:
-            where = {"start_time": rfc3339(start["nanoseconds"])}
-        found = self._ask(filters, where)[1] or self._by_leader(filters, **start)
+        where = _beginning(start)
+        found = self._ask(filters, where).first or self._by_leader(filters, **start)
         for _ in range(CONFIRMATIONS - 1):
             if found is not None or self.certain:
                 break
-            found = self._ask(filters, where)[1]
+            found = self._ask(filters, where).first
         return found
 
     def _by_leader(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
         """Return what the leader of a stream with several replicas finds; None also if the account may not ask it."""
-        if not (self._replicated and self._gets):
+        if not self._replicated:
+            return None
+        if len(filters) > FEW_FILTERS:
+            return self._ask_leader(filters, start)
+        if not self._gets:
             return None
         try:
             return DirectProbe(self._requests, self._stream, ())._find(filters, **start)
@@ -209,41 +226,48 @@ class ConsumerProbe(StreamProbe):
             self._gets = False
             return None
 
-    def _ask(
-        self, filters: tuple[str, ...], start: Mapping[str, Any], *, look: bool = True
-    ) -> tuple[int, tuple[int, int] | None]:
-        """Create a consumer, take its count (and with `look` its first message), and delete it."""
+    def _ask_leader(self, filters: tuple[str, ...], start: Mapping[str, int]) -> tuple[int, int] | None:
+        context = f"look at stream {self._stream}"
 
-        def ask_once(connection: Connection) -> tuple[int, tuple[int, int] | None]:
-            name = plan_consumer()
-            pending = create_reader(
+        def ask_once(connection: Connection) -> tuple[int, int] | None:
+            return first_at_leader(
                 connection,
                 self._stream,
-                name,
                 filters,
-                {"headers_only": True, **start},
+                _beginning(start),
+                partial(stream_info, connection, self._stream, context),
                 left_to_stream=self._left_to_stream,
                 patience=Deadline(self._requests.retry_timeout),
             )
-            try:
-                return pending, self._first_message(connection, name) if look and pending else None
-            finally:
-                delete_reader(connection, self._stream, name)
 
         with advice():
             return self._requests.call(ask_once)
 
-    def _first_message(self, connection: Connection, name: str) -> tuple[int, int] | None:
-        with connection.inbox() as inbox:
-            body = jsapi.next_request(1, max_bytes=1 << 30, expires=_PEEK_SECONDS, heartbeat=_PEEK_SECONDS / 2)
-            inbox.publish(jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, self._stream, name), body, 1)
-            while (event := inbox.get(2 * _PEEK_SECONDS)) is not None:
-                if isinstance(event, Frames):
-                    acks = Acks(event)
-                    return int(acks.sequences()[0]), int(acks.timestamps()[0])
-                if jsapi.pull_status(event, self._stream).over:
-                    return None  # removed between the count and the delivery
-        raise jsapi.no_reply(f"look at a message of stream {self._stream}", 2 * _PEEK_SECONDS)
+    def _ask(self, filters: tuple[str, ...], start: Mapping[str, Any], *, look: bool = True) -> Peeked:
+        """Create a consumer, take its count (and with `look` its first message), and delete it."""
+
+        def ask_once(connection: Connection) -> Peeked:
+            return peek(
+                connection,
+                self._stream,
+                filters,
+                start,
+                left_to_stream=self._left_to_stream,
+                patience=Deadline(self._requests.retry_timeout),
+                look=look,
+            )
+
+        with advice():
+            return self._requests.call(ask_once)
+
+
+def _beginning(start: Mapping[str, int]) -> dict[str, Any]:
+    """Return where a consumer begins: at a ``sequence``, a time (``nanoseconds``), or the last message."""
+    if "sequence" in start:
+        return {"start_sequence": start["sequence"]}
+    if "nanoseconds" in start:
+        return {"start_time": rfc3339(start["nanoseconds"])}
+    return {"last": True}
 
 
 class DirectProbe(StreamProbe):
@@ -265,43 +289,67 @@ class DirectProbe(StreamProbe):
         Only a Direct Get counts without a consumer. The replica that answers may lack the latest messages, and still
         have removed ones: two answers may disagree.
         """
-        ask_for = [partial(self._pending, subject=subject, first=first) for subject in self._filters or (">",)]
+        subjects, total = self._filters or (">",), 0
         with advice():
-            return sum(map(self._requests.call, ask_for))
+            for at in range(0, len(subjects), _AT_ONCE):
+                some = subjects[at : at + _AT_ONCE]
+                total += self._requests.call(partial(self._pending, subjects=some, first=first))
+        return total
 
     def _find(self, filters: tuple[str, ...], **start: int) -> tuple[int, int] | None:
-        lookup: Callable[..., RawMessage | None] = last_message
+        lookup: Callable[..., list[RawMessage]] = last_messages
         if start:
-            lookup = next_message if "sequence" in start else first_message
-        found = [
-            self._requests.call(partial(lookup, stream=self._stream, subject=subject, **start))
-            for subject in filters or (">",)
-        ]
-        positions = [(message.sequence, message.time) for message in found if message is not None]
+            lookup = next_messages if "sequence" in start else first_messages
+        found = self._requests.call(partial(lookup, stream=self._stream, subjects=filters, **start))
+        positions = [(message.sequence, message.time) for message in found]
         return (min if start else max)(positions, default=None)
 
-    def _pending(self, connection: Connection, subject: str, first: int) -> int:
+    def _pending(self, connection: Connection, subjects: Sequence[str], first: int) -> int:
+        """Return how many messages match one of the subjects from a sequence on."""
         check_server(connection)
-        for _ in range(_MIRROR_ANSWERS):
-            with contextlib.suppress(MirrorAnswered):
-                return self._pending_once(connection, subject, first)
-        return self._pending_once(connection, subject, first)
+        total, left, mirror = 0, subjects, ""
+        for _ in range(1 + _MIRROR_ANSWERS):
+            mirrored: list[str] = []
+            endings: dict[str, EndOfBatch] = {}
+            for subject, answer in self._answers(connection, left, first).items():
+                if isinstance(answer, EndOfBatch):
+                    endings[subject] = answer
+                elif answer.stream != self._stream:
+                    mirrored.append(subject)
+                    mirror = answer.stream
+                else:
+                    total += answer.pending() + 1
+            self._confirm(connection, endings, first)
+            left = mirrored
+            if not left:
+                return total
+        raise not_the_stream(self._stream, mirror)
 
-    def _pending_once(self, connection: Connection, subject: str, first: int) -> int:
-        """Return how many messages match from the first message of an answer on."""
+    def _answers(
+        self, connection: Connection, subjects: Sequence[str], first: int
+    ) -> dict[str, DirectBatch | EndOfBatch]:
+        """Return what answers first to a Direct Get of one message of each subject."""
+        answers: dict[int, DirectBatch | EndOfBatch] = {}
         with connection.inbox(whole=True) as inbox:
-            filtered = subject if self._filters else None
-            body = jsapi.direct_request(first, filtered, batch=1, max_bytes=_MAX_BYTES)
-            inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream), body, 1)
-            frames = receive(connection, inbox, f"count messages of stream {self._stream} by direct gets")
-            answer = next(read_answers(frames, inbox.subject))
-        if not isinstance(answer, EndOfBatch):
-            if answer.stream != self._stream:
-                raise not_the_stream(self._stream, answer.stream)
-            return answer.pending() + 1
+            for number, subject in enumerate(subjects):
+                filtered = subject if self._filters else None
+                body = jsapi.direct_request(first, filtered, batch=1, max_bytes=_MAX_BYTES)
+                inbox.publish(jsapi.subject(connection.prefix, jsapi.DIRECT_GET, self._stream), body, number)
+            while len(answers) < len(subjects):
+                frames = receive(connection, inbox, f"count messages of stream {self._stream} by direct gets")
+                for answer in read_answers(frames, inbox.subject):
+                    answers.setdefault(answer.number, answer)
+        return {subject: answers[number] for number, subject in enumerate(subjects)}
+
+    def _confirm(self, connection: Connection, endings: Mapping[str, EndOfBatch], first: int) -> None:
+        """Raise `JetStreamError` unless the statuses say that no message matches, and the leader agrees."""
+        if not endings:
+            return
         context = f"read stream {self._stream} (option stream)"
-        check_ending(answer, self._stream, partial(stream_info, connection, self._stream, context))
-        sequence = next_at_leader(connection, self._stream, subject, first)
-        if sequence is None:
-            return 0
-        raise AnswerRejected(f"a server that answered does not have message {sequence} of stream {self._stream} (yet)")
+        for ending in endings.values():
+            check_ending(ending, self._stream, partial(stream_info, connection, self._stream, context))
+        sequence = next_at_leader(connection, self._stream, tuple(endings), first)
+        if sequence is not None:
+            raise AnswerRejected(
+                f"a server that answered does not have message {sequence} of stream {self._stream} (yet)"
+            )

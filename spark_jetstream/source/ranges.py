@@ -109,12 +109,13 @@ def shares(counts: Mapping[str, int], *, max_messages: int, min_partitions: int 
 class Split(NamedTuple):
     """How a range is cut, and how many messages each part of ``cuts`` has at least, None if that is not known.
 
-    ``removals`` is that of `SequenceRange`.
+    ``removals`` and ``sifted`` are those of `SequenceRange`.
     """
 
     cuts: Cuts
     counts: Sequence[int | None]
     removals: Removals | None = None
+    sifted: bool = False
 
 
 def split(survey: Survey, *, max_messages: int, tasks: int = 1) -> Split:
@@ -164,7 +165,8 @@ def cut_at(whole: SequenceRange, split: Split) -> list[SequenceRange]:
             least = 0 if count is None else high - low - (end - begin - count)
             known = None if count is None or (pieces > 1 and least <= 0) else least
             first = max(low, whole.first) if ranges else whole.first
-            ranges.append(replace(whole, first=min(first, high), end=high, count=known, removals=split.removals))
+            piece = replace(whole, first=min(first, high), end=high, count=known)
+            ranges.append(replace(piece, removals=split.removals, sifted=split.sifted))
     return ranges
 
 
@@ -226,7 +228,7 @@ def _counted(parts: Sequence[_Part], survey: Survey) -> Split:
         known = cuts[-2] == 1 or part.size == part.width
         # A count of 0 would say that the piece is known to be empty.
         counts.append(part.size - drift if known and (part.size > drift or len(parts) == 1) else None)
-    return Split(tuple(cuts), counts, survey.whole.removals)
+    return Split(tuple(cuts), counts, survey.whole.removals, survey.whole.sifted)
 
 
 def _cut(part: _Part, survey: Survey, probes: int) -> tuple[Point | None, int]:

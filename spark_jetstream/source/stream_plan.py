@@ -28,6 +28,7 @@ from spark_jetstream.source.positions import (
 from spark_jetstream.source.probes import probe_of
 from spark_jetstream.source.progress import LazyCommit
 from spark_jetstream.source.ranges import Split, Survey, cut_at, split
+from spark_jetstream.streams.direct import sifts
 
 log = logging.getLogger(__name__)
 
@@ -302,7 +303,17 @@ class StreamPlan:
         """Count what is in a range."""
         if self.is_dense(whole):
             return Survey(whole)
-        return Survey(replace(whole, removals=self.state.removals), self.probe)
+        counted = replace(whole, removals=self.state.removals)
+        if not self.probe.direct:
+            return Survey(counted, self.probe)
+        if not sifts(self.state, whole):
+            survey = Survey(counted, self.probe)
+            if not sifts(self.state, whole, survey.count):
+                return survey
+        # A task takes as long as there are messages, whether they match or not.
+        probe = probe_of(self._requests, self.name, (), direct=True)
+        dense = self.is_dense(replace(whole, subjects=()))
+        return Survey(replace(counted, sifted=True), None if dense else probe)
 
     def split(self, survey: Survey, tasks: int, most: int) -> Split:
         """Cut the range of a survey into at least so many tasks, of at most so many messages each."""

@@ -9,6 +9,8 @@ these rules:
   message the reader repeats its request.
 - A mirror answers for its origin even if it lacks messages, has others, or has other subjects for them. The reader
   drops messages that do not carry the name of the stream itself, and repeats its request.
+- A Direct Get has one filter, and a server may look through the whole stream for each. So a range with many filters
+  is sifted where that costs less (`sifts`): the reader takes all messages, and leaves out those that none matches.
 - Each message of an answer names the one before it, and a status ends the answer: the reader requests what was lost.
 - An answer does not say when its stream was created. The reader looks that up after the first answer, after the last
   one, and after each answer with messages that are younger than the last look.
@@ -18,9 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
 
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
@@ -30,8 +35,10 @@ from spark_jetstream.errors import DataLossError, JetStreamError, NoResponders, 
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
-from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, merge, read_answers
+from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
+from spark_jetstream.protocol.matching import Matcher
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
+from spark_jetstream.protocol.subjects import is_wild
 from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.pull import (
@@ -51,6 +58,12 @@ OLDEST_SERVER = (2, 11, 0)
 CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 _LEAST_BYTES = 64 * 1024  # of one request, however many filters share the memory
 _MOST_BYTES = 32 * 1024 * 1024  # the server closes a connection that has 64 MiB to receive
+# Microseconds that a message takes, and each of its bytes; see `sifts`.
+_MESSAGE, _BYTE = 4.0, 0.002
+# Those of a request with a filter, at least; and for each byte that the server looks through.
+_WILDCARD, _LITERAL, _LOOK_AT_BYTE = 4000.0, 400.0, 0.005
+_BLOCK_BYTES = 8 << 20  # of a stream's file (nats-server: defaultLargeBlockSize)
+_AT_ONCE = 8  # filters of a range whose next messages are requested at the same time
 _TRIED_FOR = 2.0  # seconds that `read_auto` tries again after answers that are rejected
 _MIRROR_ANSWERS = 20  # in a row that cost no pause: the stream itself is one of several that answer
 
@@ -111,15 +124,54 @@ def _gets(
     """Yield the messages of `part` in stream order, without a look at its count. `gives_up` is that of `_Filtered`."""
     whole = _Filtered(connect, part, settings, label, gives_up)
     most = min(settings.max_bytes, _MOST_BYTES)
-    share = max(most // max(1, len(part.subjects)), min(most, _LEAST_BYTES))
+    filters: Sequence[str | None] = part.subjects or (None,)
+    if part.sifted:
+        filters = (None,)
+    share = max(most // len(filters), min(most, _LEAST_BYTES))
     readers = [
         through_outages(_FilterReader(whole, subject, share), settings.retry_timeout, Backoff(0.01, at_once=True))
-        for subject in part.subjects or (None,)
+        for subject in filters
     ]
     with contextlib.ExitStack() as stack:
         for reader in readers:
             stack.callback(reader.close)
-        yield from readers[0] if len(readers) == 1 else merge(readers)
+        if part.sifted:
+            yield from _matching(readers[0], Matcher(part.subjects))
+        elif len(readers) == 1:
+            yield from readers[0]
+        else:
+            pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="spark-jetstream-get")
+            stack.callback(pool.shutdown, cancel_futures=True)  # before the readers are closed
+            yield from merge(readers, pool.map)
+
+
+def sifts(state: StreamSummary, part: SequenceRange, count: int | None = None) -> bool:
+    """Whether all messages of a range cost less than a Direct Get for each of its filters.
+
+    ``count`` is how many messages match, None if that is not known. A server looks through a whole
+    block of messages for each filter with a wildcard that has a message there; through one without
+    a message it passes quickly. Measured with 2.15.1, in microseconds of one core.
+    """
+    filters = len(part.subjects)
+    if filters < 2:
+        return False
+    messages = min(part.width, state.messages)
+    size = state.bytes // max(1, state.messages)
+    wild = len([each for each in part.subjects if is_wild(each)])
+    asked = wild * _WILDCARD + (filters - wild) * _LITERAL
+    if count is not None:
+        asked += min(wild * messages * size, count * _BLOCK_BYTES) * _LOOK_AT_BYTE
+    return messages * (_MESSAGE + size * _BYTE) <= asked
+
+
+def _matching(runs: Iterator[DirectBatch], matcher: Matcher) -> Iterator[MessageRun]:
+    """Yield the messages of runs that match."""
+    for run in runs:
+        rows = np.flatnonzero(matcher.matches(run.raw_subjects()))
+        if len(rows) == len(run):
+            yield run
+        elif len(rows):
+            yield MergedReplies((run,), rows, run.sequences[rows])
 
 
 def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
@@ -155,10 +207,10 @@ def check_ending(ending: EndOfBatch, stream: str, look_again: Callable[[], Strea
         raise JetStreamError(f"the server refused a direct get of stream {stream}: {status}")
 
 
-def next_at_leader(connection: Connection, stream: str, subject: str | None, sequence: int) -> int | None:
+def next_at_leader(connection: Connection, stream: str, subjects: Sequence[str], sequence: int) -> int | None:
     """Ask the leader for the first matching message from a sequence on; return its sequence, None if there is none."""
     with _leader_needed(stream):
-        return next_sequence(connection, stream, (subject,) if subject else (), sequence)
+        return next_sequence(connection, stream, subjects, sequence)
 
 
 @contextlib.contextmanager
@@ -304,7 +356,8 @@ class _FilterReader:
             raise AnswerRejected("messages of an answer were lost on the way")
         with _leader_needed(stream):
             subjects, again = (self.subject,) if self.subject else (), partial(self.whole.look, connection)
-            sequence = leader_has(connection, self.part, subjects, position, again)
+            ask = partial(next_sequence, connection, stream, subjects, position)
+            sequence = leader_has(connection, self.part, ask, again)
         if sequence is None:
             self.next = self.part.end
             return

@@ -42,8 +42,8 @@ from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.vectors import BoolArray
-from spark_jetstream.streams.direct import read_direct
-from spark_jetstream.streams.lookup import next_message
+from spark_jetstream.streams.direct import read_direct, sifts
+from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.pull import Messages, PullSettings, RangeReader, look
 from spark_jetstream.streams.session import Ends
 
@@ -235,6 +235,7 @@ class _TableReader:
                     f"stream {state.name} keeps more than one message of a subject, so that direct gets cannot tell "
                     "which is the last: read it with consumers"
                 )
+            whole = replace(whole, sifted=sifts(state, whole))
             return came.noting(read_direct(self.connect, whole, self.settings, self.label))
         if state.max_msgs_per_subject == 1:
             reader = RangeReader(self.connect, whole, self.settings, self.label, confirm=_ends_with(state))
@@ -248,22 +249,22 @@ class _TableReader:
             yield from read_to_end(self.connect, replace(self.part, first=first), self.settings, self.label)
             return
         # Range by range, until a range lacks no message, or the leader knows of none after it.
-        stream, filters = self.part.stream, self.part.subjects or (">",)
+        stream, filters = self.part.stream, self.part.subjects
         settings = replace(self.settings, batch=max(self.settings.batch, LEAST_BATCH))
         while True:
-            end = self._look().last_seq + 1
+            state = self._look()
+            end = state.last_seq + 1
             if end <= first:
                 return
-            count = 0
-            for messages in read_direct(self.connect, replace(self.part, first=first, end=end), settings, self.label):
+            count, part = 0, replace(self.part, first=first, end=end)
+            part = replace(part, sifted=sifts(state, part))
+            for messages in read_direct(self.connect, part, settings, self.label):
                 count += len(messages)
                 yield messages
             if count == end - first:
                 return
-            following = (
-                self.requests.call(partial(next_message, stream=stream, subject=name, sequence=end)) for name in filters
-            )
-            if not any(following):
+            following = partial(next_sequence, stream=stream, subjects=filters, sequence=end)
+            if self.requests.call(following) is None:
                 return
             first = end
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.connection import Connection, Question
 from spark_jetstream.client.requests import Connect, ask, stream_info
-from spark_jetstream.errors import JetStreamError, MessageNotFound, ProtocolError, closest
+from spark_jetstream.errors import ApiError, JetStreamError, MessageNotFound, ProtocolError, closest
 from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.stream import reply_time
@@ -22,6 +23,7 @@ from spark_jetstream.protocol.units import rfc3339
 log = logging.getLogger(__name__)
 
 _MOMENT = 2.0  # seconds for what only makes an error clearer
+_AT_ONCE = 16  # requests for messages that are under way at the same time
 _PAGE = 1024  # names in a reply of STREAM.NAMES (nats-server: JSApiNamesLimit)
 
 
@@ -61,15 +63,60 @@ def next_message(
 
 def next_sequence(connection: Connection, stream: str, subjects: Sequence[str], sequence: int) -> int | None:
     """Return the sequence of the first message on one of the subjects (or filters; none: all) from a sequence on."""
-    following = (next_message(connection, stream, subject, sequence) for subject in subjects or (">",))
-    return min((message.sequence for message in following if message is not None), default=None)
+    found = next_messages(connection, stream, subjects, sequence)
+    return min((message.sequence for message in found), default=None)
 
 
-def first_message(connection: Connection, stream: str, subject: str, nanoseconds: int) -> RawMessage | None:
-    """Return the first message on a subject (or filter) stored at a time (ns) or later, or None."""
-    time_text = rfc3339(nanoseconds)
-    context = f"get the first message of stream {stream} on {subject} since {time_text}"
-    return _message(connection, stream, jsapi.request_body(start_time=time_text, next_by_subj=subject), context)
+def next_messages(connection: Connection, stream: str, subjects: Sequence[str], sequence: int) -> list[RawMessage]:
+    """Return the first message from a sequence on for each subject (or filter; none: all) that has one."""
+    questions = [
+        (f"get the message of stream {stream} on {subject} from sequence {sequence} on", subject)
+        for subject in subjects or (">",)
+    ]
+    return _messages(connection, stream, questions, seq=sequence)
+
+
+def first_messages(connection: Connection, stream: str, subjects: Sequence[str], nanoseconds: int) -> list[RawMessage]:
+    """Return the first message stored at a time (ns) or later for each subject that has one."""
+    since = rfc3339(nanoseconds)
+    questions = [
+        (f"get the first message of stream {stream} on {subject} since {since}", subject)
+        for subject in subjects or (">",)
+    ]
+    return _messages(connection, stream, questions, start_time=since)
+
+
+def last_messages(connection: Connection, stream: str, subjects: Sequence[str]) -> list[RawMessage]:
+    """Return the last message of each subject (or filter; none: of all) that has one."""
+    questions = [(f"get the last message of stream {stream} on {subject}", subject) for subject in subjects or (">",)]
+    return _messages(connection, stream, questions)
+
+
+def _messages(
+    connection: Connection, stream: str, questions: Sequence[tuple[str, str]], **start: object
+) -> list[RawMessage]:
+    """Return a message for each subject that has one: the first from a start on, else the last one.
+
+    ``questions`` has pairs of context and subject. A few requests are under way at a time: a server
+    may take a tenth of a second for each (a wildcard among many subjects), and those without a
+    reply are sent again after two.
+    """
+    at = jsapi.subject(connection.prefix, jsapi.MESSAGE_GET, stream)
+    by = "next_by_subj" if start else "last_by_subj"
+    asked = [Question(at, context, jsapi.request_body(**start, **{by: subject})) for context, subject in questions]
+    if len(asked) == 1:
+        only = _message(connection, stream, asked[0].body, asked[0].context)
+        return [] if only is None else [only]
+    found: list[RawMessage] = []
+    for first in range(0, len(asked), _AT_ONCE):
+        some = asked[first : first + _AT_ONCE]
+        for (_, context, _), reply in zip(some, connection.ask_all(some), strict=True):
+            if isinstance(reply, MessageNotFound):
+                continue
+            if isinstance(reply, ApiError):
+                raise reply
+            found.append(_stored(reply, context))
+    return found
 
 
 def search_time(
@@ -105,6 +152,11 @@ def _message(
         body = ask(connection, jsapi.MESSAGE_GET, stream, body=request, context=context, prefix=prefix)
     except MessageNotFound:
         return None
+    return _stored(body, context)
+
+
+def _stored(body: Mapping[str, Any], context: str) -> RawMessage:
+    """Return the message in a reply of STREAM.MSG.GET."""
     sequence = jsapi.whole(body, "message.seq", context, least=1)
     stored = body["message"]
     try:

@@ -28,7 +28,7 @@ import contextlib
 import logging
 import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -40,7 +40,6 @@ from spark_jetstream.client.requests import Connect, Requests, info_of, settled_
 from spark_jetstream.errors import (
     ApiError,
     ConnectionFailed,
-    ConsumerLimitReached,
     ConsumerLost,
     DataLossError,
     JetStreamError,
@@ -50,11 +49,17 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.options import advice
-from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import Delivered, MessageRun
 from spark_jetstream.protocol.conventions import reader_consumer
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
+from spark_jetstream.streams.consumers import (
+    FEW_FILTERS,
+    Created,
+    create_reader,
+    delete_reader,
+    first_at_leader,
+)
 from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.session import EndOfRange, Ends, Lost, Policy, PullSession
 
@@ -65,9 +70,6 @@ Messages = TypeVar("Messages", bound=MessageRun)
 
 CONFIRMATIONS = 3
 """Consumers in a row that must find nothing, where the leader cannot be asked; or that may deliver nothing."""
-
-#: Error code -> the setting of a consumer that the stream wants to decide itself.
-_LEFT_TO_STREAM = {10134: "replicas", 10153: "inactive_threshold"}
 
 
 @dataclass(frozen=True)
@@ -326,13 +328,16 @@ class RangeReader:
         name = reader_consumer(self._label)
         with self._cuts.counting(), connection.inbox() as inbox:
             try:
-                pending = self._create(connection, name, patience)
+                pending = self._create(connection, name, patience).pending
                 self._check()
                 session = PullSession(connection, inbox, stream, name, self._policy, pending)
                 self._begin(connection, session)
-                yield from self._drain(connection, session)
+                ended = yield from self._drain(session)
             finally:
                 delete_reader(connection, stream, name)
+        if ended:
+            # Without the consumer, in case the stream has no room for another one.
+            self._nothing_more(connection, patience)
         if self.next < self.part.end:
             self._confirming.pause()
 
@@ -353,8 +358,8 @@ class RangeReader:
             state = settled_info(connection, self.part.stream, f"look at stream {self.part.stream}")
         return state.last_seq + 1 < self.next
 
-    def _create(self, connection: Connection, name: str, patience: Deadline) -> int:
-        """Create a consumer and return how many messages it has to deliver, those beyond the range included."""
+    def _create(self, connection: Connection, name: str, patience: Deadline) -> Created:
+        """Create a consumer. It has messages beyond the range to deliver as well."""
         part = self.part
         start = {"last_per_subject": True} if self._policy.ends is Ends.LIST else {"start_sequence": self.next}
         try:
@@ -383,8 +388,11 @@ class RangeReader:
             raise
         look(connection, self.part, self.next)
 
-    def _drain(self, connection: Connection, session: PullSession) -> Iterator[Delivered | None]:
-        """Yield what a session delivers, until that or the range ends."""
+    def _drain(self, session: PullSession) -> Generator[Delivered | None, None, bool]:
+        """Yield what a session delivers, until that or the range ends.
+
+        Return whether the consumer has nothing more for sure, though the range may.
+        """
         follows = self._policy.ends is Ends.NEVER
         if follows and not self._begun:
             self._begun = True
@@ -395,18 +403,17 @@ class RangeReader:
             if isinstance(event, Lost):
                 raise event.error
             if isinstance(event, EndOfRange):
-                if event.certain:
-                    self._nothing_more(connection)
-                else:
+                if not event.certain:
                     self._uncertain += 1
                     if self._uncertain >= CONFIRMATIONS:
                         raise ConsumerLost("the server counts messages that it does not deliver")
-                return
+                return event.certain
             run = None if event is None else self._take(event)
             if run is not None or (follows and event is None):
                 yield run
             if event is not None:
                 quiet = Deadline(self._policy.idle)  # the caller may have taken some time
+        return False
 
     def _wanted(self) -> int:
         """Return how many messages of the range may still come."""
@@ -439,23 +446,44 @@ class RangeReader:
             return None
         return run[first:end]
 
-    def _nothing_more(self, connection: Connection) -> None:
+    def _nothing_more(self, connection: Connection, patience: Deadline) -> None:
         """End the range after a consumer has nothing from `next` on, unless that consumer lacks messages."""
-        if self._confirm(connection, self.next) or self._is_complete(connection):
+        if self._confirm(connection, self.next) or self._is_complete(connection, patience):
             self.next = self.part.end
 
-    def _is_complete(self, connection: Connection) -> bool:
+    def _leader_has(self, connection: Connection, patience: Deadline) -> int | None:
+        """Return the first sequence of the range from `next` on that the leader has, None if there is none."""
+        part, filters = self.part, self.part.subjects
+        again = partial(look, connection, part, self.next)
+        if len(filters) <= FEW_FILTERS:
+            ask = partial(next_sequence, connection, part.stream, filters, self.next)
+            return leader_has(connection, part, ask, again)
+
+        def ask_consumers() -> int | None:
+            found = first_at_leader(
+                connection,
+                part.stream,
+                filters,
+                {"start_sequence": self.next},
+                again,
+                left_to_stream=self._left_to_stream,
+                patience=patience,
+            )
+            return None if found is None else found[0]
+
+        return leader_has(connection, part, ask_consumers, again, followed=True)
+
+    def _is_complete(self, connection: Connection, patience: Deadline) -> bool:
         """Whether the stream has nothing more of the range either. Raises `ConsumerLost` if the leader has more.
 
         A consumer has one replica, on any server of the stream: on one that was restarted it knows only what this
         server has fetched so far.
         """
-        part, again = self.part, partial(look, connection, self.part, self.next)
         if self._asks_leader:
             try:
-                first = leader_has(connection, part, part.subjects, self.next, again)
+                first = self._leader_has(connection, patience)
             except (PermissionDenied, NoResponders) as error:
-                log.info("stream %s: %s; other consumers are asked", part.stream, error)
+                log.info("stream %s: %s; other consumers are asked", self.part.stream, error)
                 self._asks_leader = isinstance(error, NoResponders)
             else:
                 if first is None:
@@ -471,74 +499,33 @@ class RangeReader:
 def leader_has(
     connection: Connection,
     part: SequenceRange,
-    subjects: Sequence[str],
-    position: int,
+    ask: Callable[[], int | None],
     look_again: Callable[[], StreamSummary],
+    *,
+    followed: bool = False,
 ) -> int | None:
-    """Return the first sequence of a range, from a position on, that its stream's leader has on one of the subjects.
+    """Return the first sequence of a range that its stream's leader has, from a position on.
 
-    None: there is none. In a cluster a second answer must say so, after another look at the stream: the first one may
-    be that of a server which led before. If the stream ends within the range, a new leader may not have applied its log
-    yet, or the tail is lost: the second answer then waits for `ELECTION`. Raises what `Connection.api`, ``look_again``
-    and `settled_info` raise.
+    ``ask`` asks the leader for the first sequence from there on, in the range or after it. None: there is none. In a
+    cluster a second answer must say so, after another look at the stream: the first one may be that of a server which
+    led before, unless ``ask`` has made sure that a majority ``followed`` it. If the stream ends within the range, a new
+    leader may not have applied its log yet, or the tail is lost: the second answer then waits for `ELECTION`. Raises
+    what ``ask``, ``look_again`` and `settled_info` raise.
     """
 
-    def ask() -> int | None:
-        sequence = next_sequence(connection, part.stream, subjects, position)
+    def within() -> int | None:
+        sequence = ask()
         return None if sequence is None or sequence >= part.end else sequence
 
     try:
-        first = ask()
+        first = within()
         if first is not None or not (state := look_again()).clustered:
             return first
         if state.last_seq + 1 < part.end < INT64_MAX:
             settled_info(connection, part.stream, f"look at stream {part.stream}")
-        return ask()
+        elif followed:
+            return None
+        return within()
     except StreamNotFound as error:
         look_again()
         raise ConsumerLost(f"{error}, which exists") from None
-
-
-def create_reader(
-    connection: Connection,
-    stream: str,
-    name: str,
-    filters: tuple[str, ...],
-    settings: Mapping[str, Any],
-    *,
-    left_to_stream: dict[str, Any],
-    patience: Deadline,
-) -> int:
-    """Create a consumer by `jsapi.reader_config` and return how many messages it has to deliver.
-
-    While the stream has as many consumers as it may have, the request is repeated until `patience` expires: other
-    readers end, and their consumers go. A setting that the stream wants to decide itself is added to `left_to_stream`,
-    for the next consumer. Raises what `Connection.api` raises.
-    """
-    context = f"create a consumer on stream {stream}"
-    subject = jsapi.consumer_create(connection.prefix, stream, name, filters)
-    backoff, waiting = Backoff(), False
-    while True:
-        request = jsapi.consumer_request(stream, jsapi.reader_config(name, filters, **settings, **left_to_stream))
-        try:
-            body = connection.api(subject, request, context=context)
-        except ConsumerLimitReached as error:
-            if patience.expired:
-                text = f"{error}, and no other consumer was removed within {patience.seconds:g} s"
-                raise jsapi.reworded(error, text) from error
-            if not waiting:
-                log.warning("waiting for up to %.3g s until another consumer is gone: %s", patience.left, error)
-                waiting = True
-            backoff.pause(patience)
-        except ApiError as error:
-            setting = _LEFT_TO_STREAM.get(error.err_code)
-            if setting is None or setting in left_to_stream:
-                raise
-            left_to_stream[setting] = None
-        else:
-            return jsapi.whole(body, "num_pending", context)
-
-
-def delete_reader(connection: Connection, stream: str, name: str) -> None:
-    """Delete a consumer that `create_reader` has, or may have, created; does not wait and raises nothing."""
-    connection.post(jsapi.subject(connection.prefix, jsapi.CONSUMER_DELETE, stream, name))

@@ -16,7 +16,7 @@ from spark_jetstream.admin import Entry, JetStreamAdmin
 from spark_jetstream.admin.watch import LABEL
 from spark_jetstream.errors import DataLossError, OutageError
 from spark_jetstream.streams import pull
-from spark_jetstream.streams.pull import create_reader
+from spark_jetstream.streams.consumers import Created, create_reader
 from spark_jetstream.testing import NatsCluster, NatsServer
 from spark_jetstream.testing.process import poll
 from tests.admin.conftest import MakeKv
@@ -259,9 +259,9 @@ def test_leaders_that_step_down(nats_cluster: NatsCluster) -> None:
 def test_a_replica_that_is_behind(nats_cluster: NatsCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = itertools.count()
 
-    def behind(*args: Any, **kwargs: Any) -> int:
-        pending = create_reader(*args, **kwargs)
-        return 0 if next(asked) == 0 else pending
+    def behind(*args: Any, **kwargs: Any) -> Created:
+        made = create_reader(*args, **kwargs)
+        return made._replace(pending=0) if next(asked) == 0 else made
 
     with JetStreamAdmin(servers=nats_cluster.url, requestTimeout="20s") as admin:
         admin.kv.create("behind", history=64, replicas=3)

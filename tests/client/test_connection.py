@@ -28,7 +28,7 @@ import trustme
 
 from spark_jetstream.client import connection as connection_module
 from spark_jetstream.client import deadline, nats_py, pool
-from spark_jetstream.client.connection import Connection
+from spark_jetstream.client.connection import Connection, Question
 from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.client.requests import Requests, stream_info
 from spark_jetstream.errors import (
@@ -552,7 +552,7 @@ def test_a_request_that_is_not_permitted(strict: NatsServer) -> None:
         error = denied(connection, lambda its: its.api("$JS.API.STREAM.INFO.Sales", b"", context="look at Sales"))
         assert error.subject == "$JS.API.STREAM.INFO.Sales"
         assert str(error) == "cannot look at Sales: the account may not publish to $JS.API.STREAM.INFO.Sales"
-    looks = {f"$JS.API.STREAM.INFO.{name}": f"look at {name}" for name in ("Sales", "Stock")}
+    looks = [Question(f"$JS.API.STREAM.INFO.{name}", f"look at {name}") for name in ("Sales", "Stock")]
     assert str(denied(connection, lambda its: its.ask_all(looks))) == str(error)
     account(connection.options)
 

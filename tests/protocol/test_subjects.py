@@ -38,20 +38,6 @@ def test_an_index_finds_the_filters_that_overlap(several: list[str], one: str) -
         assert (other is None) is (not beside - {one})
 
 
-@given(st.lists(filters, max_size=6, unique=True), plain)
-def test_an_index_finds_the_filters_that_match_a_subject(several: list[str], subject: str) -> None:
-    beside = {each for each in several if subject_pattern([each]).fullmatch(subject)}
-    found = FilterIndex(several).matching(subject)
-    assert found in beside or found is None
-    assert (found is None) is (not beside)
-
-
-def test_a_wildcard_in_a_subject_is_a_plain_token() -> None:
-    index = FilterIndex(["a.b", "a.*.c"])
-    assert (index.matching("a.*"), index.overlapping("a.*")) == (None, "a.b")
-    assert index.matching("a.>.c") == "a.*.c"
-
-
 @pytest.mark.parametrize(
     "filters",
     [

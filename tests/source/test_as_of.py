@@ -412,7 +412,7 @@ def test_with_replicas_the_leader_says_whether_a_time_is_later_than_all(
     monkeypatch.setattr(reader, "find_bucket", replicated)
     monkeypatch.setattr(ConsumerProbe, "first_after", lambda *_: None)
     assert bucket.read(asOfTimestamp=then) == bucket.table(1)
-    monkeypatch.setattr(probes, "first_message", denied)
+    monkeypatch.setattr(probes, "first_messages", denied)
     with pytest.raises(PermissionDenied):
         bucket.read(asOfTimestamp=then)
 

@@ -424,7 +424,8 @@ def test_any_answers(fake: FakeJetStream, read: Read, seed: int) -> None:
     wanted = [
         s for s, name in fake.messages.items() if first <= s < end and (not subjects or {name, "S.*"} & set(subjects))
     ]
-    part = SequenceRange("S", first, end, len(wanted), CREATED, subjects)
+    sifted = bool(subjects) and chance.random() < 0.5
+    part = SequenceRange("S", first, end, len(wanted), CREATED, subjects, sifted=sifted)
     assert sequences(read(part, batch=chance.choice([1, 7, 500]))) == wanted
 
 

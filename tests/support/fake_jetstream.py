@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -90,7 +91,8 @@ class FakeJetStream:
     `messages` is what the stream's leader has: sequence -> subject. `asked` lists all requests: subject, body. `direct`
     says what a Direct Get is answered with, `look` the reply to STREAM.INFO, `leader` that to STREAM.MSG.GET; tests put
     their own in place of them. Nobody hears the next `unheard` pull requests. `lagging` has the last sequence that the
-    replica of each of the next consumers has; later ones have all.
+    replica of each of the next consumers has; later ones have all. `placed` has the servers of the next consumers,
+    later ones do not say.
 
     `lies` has a lie for each stage that has one: ``hello`` (what comes first), ``pong`` (the answer to the first PING),
     the name of an API request (``STREAM.INFO``, ``CONSUMER.CREATE``, ``CONSUMER.MSG.NEXT``, ``STREAM.MSG.GET``,
@@ -100,6 +102,7 @@ class FakeJetStream:
     def __init__(self) -> None:
         self.unheard = 0
         self.lagging: list[int] = []
+        self.placed: list[str] = []
         self.messages: dict[int, str] = {}
         self.created = CREATED
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -115,6 +118,7 @@ class FakeJetStream:
         self._starts: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._delivered: dict[str, int] = {}
+        self._patterns: dict[str, re.Pattern[str]] = {}
         self._before = Honest(b"", self.ended)
         self._threads[0].start()
 
@@ -288,11 +292,16 @@ class FakeJetStream:
             self._ends[name] = self.lagging.pop(0) if self.lagging else max(self.messages, default=0)
             self._starts[name] = self._ends[name] if last else request["config"].get("opt_start_seq", 1)
             self._delivered[name] = 0
-            return {"stream_name": "S", "name": name, "num_pending": len(self._due(name)), "created": self.created}
+            filters = request["config"].get("filter_subjects") or [request["config"].get("filter_subject", ">")]
+            self._patterns[name] = subject_pattern(filters)
+            made = {"stream_name": "S", "name": name, "num_pending": len(self._due(name)), "created": self.created}
+            return made | ({"cluster": {"name": "test", "leader": self.placed.pop(0)}} if self.placed else {})
         return {"success": True}
 
     def _due(self, name: str) -> list[int]:
-        return sorted(sequence for sequence in self.messages if self._starts[name] <= sequence <= self._ends[name])
+        known = range(self._starts[name], self._ends[name] + 1)
+        matches = self._patterns[name].fullmatch
+        return sorted(each for each, subject in self.messages.items() if each in known and matches(subject))
 
     def _deliver(self, name: str, request: dict[str, Any], plain: Honest) -> Iterator[tuple[bytes, bytes]]:
         due = self._due(name)

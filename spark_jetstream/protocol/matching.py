@@ -1,0 +1,48 @@
+"""Which of many subjects some filters match. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.subjects import Shape, by_shape
+from spark_jetstream.protocol.vectors import BoolArray
+from spark_jetstream.protocol.wire import IntArray, as_arrow, as_vector, binaries
+
+_DOT = repeated(b".", 1)[0]  # not `pa.scalar`, which imports pandas
+
+
+class Matcher:
+    """Filters as a server applies them, byte for byte. Without any, all subjects match.
+
+    The filters of a shape are compared with all subjects at once, whatever their number.
+    """
+
+    def __init__(self, filters: Sequence[str]) -> None:
+        self._literal: dict[Shape, pa.BinaryArray] = {}  # the tokens that a subject must have
+        for shape, several in by_shape(filters or (">",)).items():
+            keys = [".".join(tokens[at] for at in shape.literal) for tokens in several]
+            self._literal[shape] = binaries([key.encode() for key in keys])
+
+    def matches(self, subjects: pa.BinaryArray) -> BoolArray:
+        """Return for each subject whether a filter matches it."""
+        found = np.zeros(len(subjects), np.bool_)
+        split = pc.split_pattern(subjects, ".")
+        first: IntArray = as_vector(split.offsets)[:-1]
+        counts = np.diff(as_vector(split.offsets))
+        for shape, literal in self._literal.items():
+            fitting = counts > shape.tokens if shape.rest else counts == shape.tokens
+            rows = np.flatnonzero(fitting & ~found)
+            if not len(rows):
+                continue
+            if not shape.literal:
+                found[rows] = True
+                continue
+            tokens = [split.values.take(as_arrow(first[rows] + at)) for at in shape.literal]
+            keys = pc.binary_join_element_wise(*tokens, _DOT)
+            found[rows] = as_vector(pc.is_in(keys, value_set=literal))
+        return found
