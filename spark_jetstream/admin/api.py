@@ -17,13 +17,22 @@ from spark_jetstream.client import pool
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Requests
-from spark_jetstream.errors import ApiError, JetStreamError, OptionError, PermissionDenied, ServerBusy
+from spark_jetstream.errors import (
+    ApiError,
+    ConsumerNotFound,
+    JetStreamError,
+    OptionError,
+    PermissionDenied,
+    ServerBusy,
+    StreamNotFound,
+)
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, PublishSubject, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
 from spark_jetstream.protocol.units import Timestamp, shown
+from spark_jetstream.streams.lookup import nearest_stream
 
 Body = Mapping[str, Any] | bytes | None
 M = TypeVar("M", bound=Model)
@@ -76,7 +85,7 @@ class Api:
         self._closed = True
 
     def ask(self, subject: str, body: Body = None, *, context: str, **names: str) -> Any:
-        """Return the reply (a JSON object) to a request.
+        """Return the reply (a JSON object) to a request. A `StreamNotFound` names the stream that may be meant.
 
         ``subject`` is one of `jsapi`, without the prefix of the API, ``names`` the values of its placeholders,
         ``context`` what is asked, as an infinitive without "to". During an election a cluster answers that it is busy,
@@ -86,6 +95,17 @@ class Api:
             OptionError: A name is not that of a stream or consumer.
             JetStreamError: The server is too old to answer at this subject.
         """
+        try:
+            return self._ask(subject, body, context, names)
+        except StreamNotFound as error:
+            hint = self.nearest(names["stream"]) if "stream" in names else ""
+            raise jsapi.reworded(error, f"{error}{hint}") from None
+
+    def nearest(self, stream: str, prefix: str = "") -> str:
+        """Return the end of an error that a stream does not exist, as `nearest_stream` does."""
+        return nearest_stream(self.connect, [stream], prefix)
+
+    def _ask(self, subject: str, body: Body, context: str, names: Mapping[str, str]) -> Any:
         for kind in ("stream", "consumer"):
             if f"{{{kind}}}" in subject:
                 checked(Name(kind), kind, names[kind])
@@ -109,6 +129,13 @@ class Api:
     def reply(self, model: type[M], subject: str, body: Body = None, *, context: str, **names: str) -> M:
         """Return the reply to a request, as `ask` does, as a model."""
         return model.from_server(self.ask(subject, body, context=context, **names), context)
+
+    def find(self, model: type[M], subject: str, *, context: str, **names: str) -> M | None:
+        """Return the reply as `reply` does, None if there is no such stream or consumer."""
+        try:
+            return model.from_server(self._ask(subject, None, context, names), context)
+        except (StreamNotFound, ConsumerNotFound):
+            return None
 
     def do(self, model: type[D], subject: str, body: Body = None, *, context: str, **names: str) -> D:
         """Return the reply as `reply` does. Raises `JetStreamError` when it does not say that the request was done."""

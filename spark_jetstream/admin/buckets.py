@@ -100,7 +100,7 @@ class Buckets(ABC, Generic[C, B]):
     def _stream(self, bucket: str) -> Iterator[str]:
         """Yield the name of a bucket's stream; a `StreamNotFound` raised inside names the bucket."""
         name = self._kind.name(bucket)
-        with self._kind.naming(name):
+        with self._kind.naming(name, self._api.nearest):
             yield f"{self._kind.prefix}{name}"
 
     def _wanted(self, bucket: str, config: C | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:

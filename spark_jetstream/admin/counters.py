@@ -15,6 +15,7 @@ from spark_jetstream.errors import JetStreamError, OptionError
 from spark_jetstream.protocol.counters import INCREMENT, SOURCES, counter_sources, counter_value
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.latest import TablePart, read_table
+from spark_jetstream.streams.lookup import nearest_subject
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Counters:
         names = sorted({name for subject in subjects for name in self._streams.names(subject)})
         if len(names) != 1:
             which = ", ".join(names) or "no stream"
-            raise OptionError(f"stream: name the stream, for {which} captures {', '.join(subjects)}")
+            meant = nearest_subject(self._api.connect, subjects[0]) if subjects and not names else ""
+            raise OptionError(f"stream: name the stream, for {which} captures {', '.join(subjects)}{meant}")
         return names[0]
 
 

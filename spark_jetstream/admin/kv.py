@@ -15,7 +15,7 @@ from typing import Any
 from spark_jetstream.admin.api import Api, checked, positive
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages, check_place, octets, store
-from spark_jetstream.admin.models.buckets import BucketConfig, fields_of
+from spark_jetstream.admin.models.buckets import BucketConfig, Nearest, fields_of
 from spark_jetstream.admin.models.kv import KEY_VALUE, BucketInfo, Entry, entries_of, entry_of
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSource
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
@@ -118,7 +118,7 @@ class Bucket:
         context = f"get key {_key(key)} of bucket {self.name}"
         wanted = context if revision is None else f"{context} at revision {revision}"
         try:
-            with KEY_VALUE.naming(self.name, context):
+            with KEY_VALUE.naming(self.name, self._api.nearest, context):
                 if revision is None:
                     message = self._messages.last(self._stream, f"{self._place.subjects}.{key}", direct=direct)
                 else:
@@ -293,7 +293,7 @@ class Bucket:
         origin = self._place.origin
         context = f"look at bucket {origin.bucket}"
         try:
-            with KEY_VALUE.naming(origin.bucket, context):
+            with KEY_VALUE.naming(origin.bucket, self._nearest(origin), context):
                 reply = self._api.requests.call(
                     lambda connection: ask(
                         connection, jsapi.STREAM_INFO, origin.stream, context=context, prefix=origin.api_prefix
@@ -371,7 +371,7 @@ class Bucket:
         context = f"{operation} key {_key(key)} of bucket {self.name}"
         data = octets(value, "a value")
         connection = self._api.connection
-        look = functools.partial(_check_exists, connection, origin, context)
+        look = functools.partial(_check_exists, connection, origin, context, self._nearest(origin))
         # No header names the expected stream: it would be stored as a part of the value.
         try:
             ack = store(self._api, f"{origin.write_prefix}{key}", data, headers, context, look)
@@ -402,15 +402,19 @@ class Bucket:
             return jsapi.reworded(error, f"cannot {context}: {reason} (code {error.code}, error {error.err_code})")
         return error
 
+    def _nearest(self, origin: Origin) -> Nearest:
+        """Return how to find the bucket that is meant: no other account or domain is asked for its streams."""
+        return (lambda *_: "") if origin.api_prefix else self._api.nearest
+
     def _wrong_revision(self, text: str, key: str, expected: int, found: int | None, err_code: int) -> WrongRevision:
         return WrongRevision(text, bucket=self.name, key=key, expected=expected, found=found, err_code=err_code)
 
 
-def _check_exists(connection: Connection, origin: Origin, context: str, seconds: float) -> None:
+def _check_exists(connection: Connection, origin: Origin, context: str, nearest: Nearest, seconds: float) -> None:
     """Raise `StreamNotFound` when the bucket does not exist. Any other outcome within so many seconds is ignored."""
     subject = jsapi.subject(origin.api_prefix or connection.prefix, jsapi.STREAM_INFO, origin.stream)
     try:
-        with KEY_VALUE.naming(origin.bucket, context):
+        with KEY_VALUE.naming(origin.bucket, nearest, context):
             connection.ask(subject, b"", context=context, timeout=seconds)
     except StreamNotFound:
         raise
@@ -449,7 +453,7 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
             fields["mirror_direct"] = True
             if mirror.external is None:
                 origin = mirror.name.removeprefix(KEY_VALUE.prefix)
-                with KEY_VALUE.naming(origin, f"create bucket {name} as its mirror"):
+                with KEY_VALUE.naming(origin, self._api.nearest, f"create bucket {name} as its mirror"):
                     fields["mirror_direct"] = self._streams.load(mirror.name).config.allow_direct
         subjects = None if mirror else (f"$KV.{name}.>",)
         return {**fields, "subjects": subjects, "deny_delete": True, "allow_direct": True}

@@ -35,7 +35,7 @@ from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.protocol.wire import parse_status
 from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct, receive
-from spark_jetstream.streams.lookup import search_time
+from spark_jetstream.streams.lookup import nearest_subject, search_time
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,8 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
             return
         # The API of another account (option apiPrefix) may have other subjects than those that one publishes to.
         if not reply.get("streams") and api.options.api_prefix is None:
-            problem = f"cannot {context}: no stream captures this subject"
+            meant = nearest_subject(api.connect, subject)
+            problem = f"cannot {context}: no stream captures this subject{meant}"
             raise StreamNotFound(problem, code=404, err_code=10059, description="")
 
     ack = store(api, subject, octets(data, "data"), given, context, look)

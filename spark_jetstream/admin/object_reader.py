@@ -41,7 +41,7 @@ class ObjectReader:
 
     def info(self) -> StreamInfo:
         """Return the configuration and state of the stream."""
-        with OBJECT_STORE.naming(self.bucket):
+        with OBJECT_STORE.naming(self.bucket, self._api.nearest):
             return Streams(self._api).load(self.stream)
 
     @functools.cached_property
@@ -57,7 +57,7 @@ class ObjectReader:
     def newest(self, name: str) -> StoredObject | None:
         """Return the latest meta message of a name, a deletion too; None when there never was one."""
         try:
-            with OBJECT_STORE.naming(self.bucket):
+            with OBJECT_STORE.naming(self.bucket, self._api.nearest):
                 message = Messages(self._api).last(self.stream, meta_subject(self.origin, name))
         except MessageNotFound:
             return None

@@ -106,7 +106,7 @@ class ObjectBucket:
         """
         reader = self._reader
         begin: Begin = "new" if updates_only else "latest"
-        with OBJECT_STORE.naming(self.name):
+        with OBJECT_STORE.naming(self.name, self._api.nearest):
             messages = watch(self._api, reader.stream, [reader.metas], begin, timeout=timeout)
         changes = (None if message is None else ObjectInfo.of(reader.stored(message)) for message in messages)
         return (change for change in changes if change is None or deleted or not change.deleted)

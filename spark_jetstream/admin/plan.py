@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -210,9 +209,9 @@ class _Work:
         if exists:
             model: type[StreamInfo | ConsumerInfo] = ConsumerInfo if consumer else StreamInfo
             subject = jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO
-            with contextlib.suppress(StreamNotFound, ConsumerNotFound):
-                context = f"read {_what(stream, consumer)}{self._note}"
-                actual = self._api.reply(model, subject, context=context, stream=stream, consumer=consumer).config
+            context = f"read {_what(stream, consumer)}{self._note}"
+            found = self._api.find(model, subject, context=context, stream=stream, consumer=consumer)
+            actual = None if found is None else found.config
         make: Callable[..., Step] = partial(Step, stream, consumer, wanted=wanted, actual=actual)
         if actual is None:
             return make("create", target=wanted)

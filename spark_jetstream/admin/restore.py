@@ -207,10 +207,7 @@ class _Restore:
             ) from error
 
     def _look(self, context: str) -> StreamInfo | None:
-        try:
-            return self._api.reply(StreamInfo, jsapi.STREAM_INFO, context=context, stream=self.name)
-        except StreamNotFound:
-            return None
+        return self._api.find(StreamInfo, jsapi.STREAM_INFO, context=context, stream=self.name)
 
     def _is_of_the_backup(self, info: StreamInfo) -> bool:
         """Return whether a stream can be the restored one: same configuration, no messages but those of the backup."""

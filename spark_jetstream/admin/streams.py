@@ -27,7 +27,6 @@ from spark_jetstream.admin.restore import Restored, restore
 from spark_jetstream.errors import OptionError, PermissionDenied, StreamExists, StreamNotFound
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import dead_letter_stream
-from spark_jetstream.streams.lookup import nearest_stream
 
 Config = StreamConfig | StreamInfo | Mapping[str, Any]
 
@@ -76,16 +75,7 @@ class Streams(Balanced):
         """Return configuration and state; with ``deleted`` the missing sequences too. Raises `StreamNotFound`."""
         request = {"deleted_details": True} if deleted else None
         context = f"look at stream {name}"
-        with self._nearest(name):
-            return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name)
-
-    @contextlib.contextmanager
-    def _nearest(self, name: str) -> Iterator[None]:
-        """Let a `StreamNotFound` that is raised inside name the stream that was meant."""
-        try:
-            yield
-        except StreamNotFound as error:
-            raise jsapi.reworded(error, f"{error}{nearest_stream(self._api.connect, [name])}") from None
+        return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
         """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request.
@@ -248,8 +238,7 @@ class Streams(Balanced):
     def delete(self, name: str, *, missing_ok: bool = False) -> bool:
         """Delete a stream and all it has; return whether it existed. Raises `StreamNotFound` unless ``missing_ok``."""
         context = f"delete stream {name}"
-        with self._nearest(name):
-            return self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, missing_ok, context=context, stream=name)
+        return self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, missing_ok, context=context, stream=name)
 
     def purge(
         self, name: str, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None
@@ -268,8 +257,7 @@ class Streams(Balanced):
             if end < 2:
                 return 0  # the server would take sequence 0 for none, and remove everything
             request = request.changed(seq=end)
-        with self._nearest(name):
-            return self._api.do(PurgeReply, jsapi.STREAM_PURGE, request.body(), context=context, stream=name).purged
+        return self._api.do(PurgeReply, jsapi.STREAM_PURGE, request.body(), context=context, stream=name).purged
 
     # Where it is
 

@@ -190,7 +190,7 @@ class ObjectStream:
         try:
             return self._requests.call(work)
         except StreamNotFound as error:
-            hint = nearest_stream(self._requests.connect, [self.name], stream_name(""))
+            hint = nearest_stream(self._requests.connect, [self.name], stream_name(""), options=bool(self._hint))
             raise jsapi.reworded(error, f"there is no Object Store bucket {self.bucket}{self._hint}{hint}") from None
 
 

@@ -31,7 +31,7 @@ def find_bucket(requests: Requests, options: SourceOptions) -> tuple[StreamSumma
         if not state.followed:
             state = requests.call(partial(settled_info, name=stream, context=context))
     except StreamNotFound:
-        hint = nearest_stream(requests.connect, [stream], stream.removesuffix(name))
+        hint = nearest_stream(requests.connect, [stream], stream.removesuffix(name), options=True)
         text = f"there is no {kind} {name} (option {option}): no stream {stream}{hint}"
         raise OptionError(text, option=option) from None
     keys = options.keys if key_value else None

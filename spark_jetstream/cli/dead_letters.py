@@ -74,9 +74,12 @@ def replay(
 
 
 def _kept(run: Run, stream: str) -> Iterator[StoredMessage]:
+    from spark_jetstream.streams.lookup import nearest_stream
+
     kept = dead_letter_stream(stream)
     try:
         yield from run.admin.messages.read(kept)
     except StreamNotFound as error:
-        text = f"there is no stream {kept}: spark-jetstream dead-letters keep {stream} makes it"
+        hint = nearest_stream(run.connect, [stream]) or f": spark-jetstream dead-letters keep {stream} makes it"
+        text = f"there is no stream {kept}{hint}"
         raise jsapi.reworded(error, text) from None

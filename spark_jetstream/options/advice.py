@@ -4,6 +4,8 @@ from __future__ import annotations
 
 SERVERS = "(option servers)"
 STREAM = "; option stream would name it"
+NAMED_BY = {"": "option stream", "KV_": "option bucket", "OBJ_": "option objectBucket"}
+"""What names a stream, by the beginning of the names of those of its kind."""
 NARROW = "give the stream narrower subjects"
 OTHER_INBOX = f"set option inboxPrefix to a prefix that they do not match, or {NARROW}"
 API = "are the options domain and apiPrefix right?"

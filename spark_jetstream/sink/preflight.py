@@ -38,7 +38,7 @@ from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subje
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
 from spark_jetstream.sink.target import KeyBucket
 from spark_jetstream.spark_process import first_time
-from spark_jetstream.streams.lookup import message, nearest_stream, streams_of
+from spark_jetstream.streams.lookup import message, nearest_stream, nearest_subject, streams_of
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,8 @@ class _Check:
         try:
             return self.requests.ask(jsapi.STREAM_INFO, stream, context=f"read {what} (option {option})", prefix=prefix)
         except StreamNotFound as error:
-            hint = nearest_stream(self.requests.connect, [stream], "" if option == "stream" else stream_name(""))
+            kind = "" if option == "stream" else stream_name("")
+            hint = nearest_stream(self.requests.connect, [stream], kind, options=True)
             raise jsapi.reworded(error, f"there is no {what} (option {option}){hint}") from None
 
     def streams_capturing(self, subject: str, option: str) -> list[str] | None:
@@ -181,8 +182,9 @@ class _Check:
         hint = f" (option {option})"
         names = self.visible(lambda: self.requests.call(lambda connection: streams_of(connection, subject, hint)))
         if names == [] and self.options.connection.api_prefix_resolved == jsapi.DEFAULT_PREFIX:
+            meant = nearest_subject(self.requests.connect, subject)
             raise OptionError(
-                f"option {option}: no stream captures {subject}, so nothing would be stored", option=option
+                f"option {option}: no stream captures {subject}, so nothing would be stored{meant}", option=option
             )
         return names
 

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -123,13 +123,17 @@ class _Source:
             self._planner = Planner(options, self._connect)
         return self._planner
 
-    def _existing(self, plan: Callable[[], T]) -> T:
-        """Return what `plan` returns; the error that a stream does not exist suggests another name, where it starts."""
+    def _existing(self, plan: Callable[[], T], read: Collection[str] = ()) -> T:
+        """Return what `plan` returns. The error that a stream does not exist says which one was meant.
+
+        But not of those that the query has ``read``: they were deleted.
+        """
         try:
             return plan()
         except StreamNotFound as error:
             of = self.options.dead_letters_of
-            hint = nearest_stream(self._connect, self.options.read_streams if of is None else (of,))
+            new = [name for name in self.options.read_streams if name not in read] if of is None else [of]
+            hint = nearest_stream(self._connect, new, options=of is None)
             if of is not None and not hint:
                 hint = f"; spark-jetstream dead-letters keep {of} makes it"
             # Spark prints the trace of this process: that of the requests says no more.
@@ -323,7 +327,11 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
         """
         limited = limit is None or not isinstance(limit, ReadAllAvailable)
         begin = self._cursor if start is None else Offset.from_json(start)
-        end = self.open_planner(resumed=begin is not None).latest(begin, limited=limited)
+
+        def plan() -> Offset:
+            return self.open_planner(resumed=begin is not None).latest(begin, limited=limited)
+
+        end = self._existing(plan, () if begin is None else begin.streams)
         if start is None and begin is not None:
             # Spark runs the batch, although it plans no task if the query does not use its rows.
             self._cursor = end
@@ -331,7 +339,7 @@ class JetStreamStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvai
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of a query that reads what the streams hold now and stops."""
-        self.open_planner().prepare_available_now()
+        self._existing(lambda: self.open_planner().prepare_available_now())
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the end of what the query can read, whatever the limits, for its progress."""

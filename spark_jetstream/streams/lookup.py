@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _MOMENT = 2.0  # seconds for what only makes an error clearer
 _AT_ONCE = 16  # requests for messages that are under way at the same time
 _PAGE = 1024  # names in a reply of STREAM.NAMES (nats-server: JSApiNamesLimit)
+#: What streams are, by the beginning of their names (ADR-8, ADR-20).
+_KINDS = {"KV_": "a Key-Value bucket", "OBJ_": "an Object Store bucket", "": "a stream"}
 
 
 @dataclass(frozen=True)
@@ -177,12 +179,16 @@ def streams_of(
     return [str(name) for name in jsapi.field(body, "streams", list, context)] if body.get("streams") else []
 
 
-def nearest_stream(connect: Connect, missing: Sequence[str], prefix: str = "") -> str:
-    """Return ``; did you mean NAME``, the end of an error that one of some streams does not exist; or "".
+def nearest_stream(connect: Connect, missing: Sequence[str], prefix: str = "", *, options: bool = False) -> str:
+    """Return the end of an error that one of some streams does not exist, which says what was meant; or "".
 
-    ``prefix`` begins the names of streams that are buckets, and is no part of theirs. An account that may not list its
-    streams, or gets no answer in a moment, or has more than one page of them, gets "".
+    That is ``; did you mean NAME``, or ``; NAME is a Key-Value bucket`` where a stream of another kind has this name;
+    with ``options`` the option of that kind follows. ``prefix`` begins the names of streams that are buckets, and is no
+    part of theirs. An account that may not list its streams, or gets no answer in a moment, gets "". Of more than one
+    page only the first one is looked at, for the same name alone.
     """
+    if not missing:
+        return ""
     try:
         connection = connect(_MOMENT)
         at = jsapi.subject(connection.prefix, jsapi.STREAM_NAMES)
@@ -192,9 +198,67 @@ def nearest_stream(connect: Connect, missing: Sequence[str], prefix: str = "") -
         log.info("no name to suggest: %s", error)
         return ""
     gone = next((name for name in missing if name not in known), "")
-    likely = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
-    found = closest(gone.removeprefix(prefix), likely) if len(known) < _PAGE else ""
+    name = gone.removeprefix(prefix)
+    unsure = len(known) >= _PAGE and len(missing) > 1  # the next page may have that one
+    if not name or unsure:
+        return ""
+    for kind in _KINDS:
+        if f"{kind}{name}" in known:
+            return _other_kind(f"{kind}{name}", prefix, options=options)
+    likely = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
+    found = closest(name, likely) if len(known) < _PAGE else ""
     return f"; did you mean {found}" if found else ""
+
+
+def _other_kind(stream: str, prefix: str, *, options: bool) -> str:
+    """Return the end of an error about a name that should begin with a prefix, and is that of a stream."""
+    kind = next(each for each in _KINDS if stream.startswith(each))
+    name = stream.removeprefix(kind)
+    if kind == prefix:  # the stream of a bucket was given in place of the bucket
+        return f"; did you mean {name}"
+    named_by = f" ({advice.NAMED_BY[kind]})" if options else ""
+    return f"; {name} is {_KINDS[kind]}{named_by}"
+
+
+def nearest_subject(connect: Connect, subject: str) -> str:
+    """Return ``; did you mean SUBJECT``, the end of an error that no stream captures a subject; or "".
+
+    An account that may not list its streams, or gets no answer in a moment, gets "".
+    """
+    context = "list the subjects of the streams"
+    try:
+        connection = connect(_MOMENT)
+        at = jsapi.subject(connection.prefix, jsapi.STREAM_LIST)
+        page = connection.ask(at, b"", context=context, timeout=_MOMENT)
+        streams = jsapi.field(page, "streams", list, context, [])
+        captured: list[str] = []
+        for each in streams:
+            captured += jsapi.field(each, "config.subjects", list, context, [])
+    except JetStreamError as error:
+        log.info("no subject to suggest: %s", error)
+        return ""
+    likely = [_filled(str(each), subject) for each in captured]
+    found = closest(subject, filter(None, likely))
+    return f"; did you mean {found}" if found else ""
+
+
+def _filled(pattern: str, subject: str) -> str:
+    """Return a subject that a stream captures, with tokens of another one in the place of wildcards.
+
+    "" unless the other tokens are like those of the subject: what it has in the place of wildcards says nothing.
+    """
+    given, literal, own = subject.split("."), list[str](), list[str]()
+    tokens = pattern.split(".")
+    rest = tokens[-1] == ">"
+    if len(tokens) > len(given) or (len(tokens) < len(given) and not rest):
+        return ""
+    filled = given.copy()
+    for at, token in enumerate(tokens):
+        if token not in ("*", ">"):
+            filled[at] = token
+            literal.append(token)
+            own.append(given[at])
+    return ".".join(filled) if closest(".".join(own), [".".join(literal)]) else ""
 
 
 def why_silent(

@@ -99,7 +99,7 @@ class Meddler:
         self._connection = connection
         self._meddle = meddle
 
-    def api(self, subject: str, body: bytes, *, context: str) -> dict[str, Any]:
+    def api(self, subject: str, body: bytes, *, context: str, timeout: float | None = None) -> dict[str, Any]:
         self.asked.append(subject.removeprefix("$JS.API.STREAM."))
         return self._connection.api(subject, self._meddle(subject, body) or body, context=context)
 

@@ -112,6 +112,7 @@ def server() -> Iterator[Server]:
         Publisher(running.url, user="bob", **secret) as bob,
     ):
         Stream(running.url, "ROWS", ann).fill(3)
+        Stream(running.url, "KV_prices", ann, subjects=["$KV.prices.>"])
         yield Server(running.url, ann, bob)
         close_all()
 
@@ -229,6 +230,9 @@ EARLY = [
     Case("s", "OptionError", "option writeId has no meaning in a streaming query: .*", {"writeId": "w"}),
     Case("bs", "StreamNotFound", r"there is no stream NONE \(option stream\)", {"stream": "NONE"}),
     Case("bs", "StreamNotFound", r"there is no stream ROSW \(option stream\); did you mean ROWS", {"stream": "ROSW"}),
+    Case("bs", "StreamNotFound",
+        r"there is no stream prices \(option stream\); prices is a Key-Value bucket \(option bucket\)",
+        {"stream": "prices"}),
     Case("b", "OptionError", "option stream: <N> is a mirror, which nobody can publish to", HERE,
         {"subjects": [], "mirror": {"name": "ROWS"}}),
     Case("bs", "OptionError", "option stream: <N> is sealed and takes no more messages", HERE, {"sealed": True}),
@@ -236,6 +240,9 @@ EARLY = [
         {"no_ack": True}),
     Case("bs", "OptionError", "option subject: no stream captures nowhere.a, so nothing would be stored",
         {"subject": "nowhere.a"}),
+    Case("bs", "OptionError",
+        "option subject: no stream captures rosw.a, so nothing would be stored; did you mean rows.a",
+        {"subject": "rosw.a"}),
     Case("b", "OptionError", r"option subject: stream <N> does not capture rows.a \(its subjects: <s>\.>\)",
         {"subject": "rows.a", "stream": "<N>"}),
     Case("bs", "OptionError", "option deadLetterSubject: no stream captures nowhere.b, so nothing would be stored",

@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import MapType, StringType, StructType
 
+from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
-from spark_jetstream.errors import JetStreamError, OptionError
+from spark_jetstream.errors import JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options import ConnectionOptions
 from spark_jetstream.testing import NatsServer
 from tests.conftest import SparkLog
-from tests.support.calls import BUCKET_ROWS, data_source, planned, refusal_of
+from tests.support.calls import BUCKET_ROWS, SEQUENCE, data_source, planned, refusal_of
 from tests.support.publish import Publisher
 from tests.support.queries import Run, batch, refusal, start, streaming
 from tests.support.streams import Stream
@@ -92,6 +94,8 @@ SERVER: list[tuple[str, str, Options, str]] = [
         rf"{NO_SERVER} nats://127.0.0.1:1 {SOON}: .*"),
     ("bs", "StreamNotFound", {"stream": "ORDERS,NONE"}, rf"cannot read stream NONE {NOT_FOUND}"),
     ("bs", "StreamNotFound", {"stream": "ORDRES"}, rf"cannot read stream ORDRES {NOT_FOUND}; did you mean ORDERS"),
+    ("bs", "StreamNotFound", {"stream": "prices"},
+        rf"cannot read stream prices {NOT_FOUND}; prices is a Key-Value bucket \(option bucket\)"),
     # A stream of another account.
     ("bs", "StreamNotFound", {"stream": "BOBS"}, rf"cannot read stream BOBS {NOT_FOUND}"),
     ("bs", "OptionError", {"startingOffsets": '{"ORDERS": 22}'}, f"{BEGINS} ORDERS at sequence 22, but its {LAST}"),
@@ -134,6 +138,39 @@ def test_the_bucket_that_was_meant(server: Server, caplog: pytest.LogCaptureFixt
     found = refuse(caplog, "b", {"servers": server.url, "bucket": "prizes", **server.login}, BUCKET_ROWS)
     said = "there is no Key-Value bucket prizes (option bucket): no stream KV_prizes; did you mean prices"
     assert found == ("OptionError", said)
+
+
+def test_a_stream_is_not_given_as_a_bucket(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    found = refuse(caplog, "b", {"servers": server.url, "bucket": "ORDERS", **server.login}, BUCKET_ROWS)
+    said = (
+        "there is no Key-Value bucket ORDERS (option bucket): no stream KV_ORDERS; ORDERS is a stream (option stream)"
+    )
+    assert found == ("OptionError", said)
+
+
+def test_a_query_that_reads_what_is_there_and_stops_names_the_stream_that_was_meant(server: Server) -> None:
+    """Spark prepares it before it asks where the query starts."""
+    reader: Any = data_source({"servers": server.url, "stream": "ORDRES", **server.login}).streamReader(SEQUENCE)
+    with pytest.raises(StreamNotFound, match=r"; did you mean ORDERS$"):
+        reader.prepareForTriggerAvailableNow()
+
+
+def test_a_stream_that_a_query_adds_names_the_one_that_was_meant(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def latest(stream: str, start: dict[str, Any]) -> Any:
+        reader: Any = data_source({"servers": server.url, "stream": stream, **server.login}).streamReader(SEQUENCE)
+        return reader.latestOffset(start, ReadAllAvailable())
+
+    begun: Any = data_source({"servers": server.url, "stream": "ORDERS", **server.login}).streamReader(SEQUENCE)
+    start = begun.initialOffset()
+    with pytest.raises(StreamNotFound, match=r"; did you mean ORDERS$"):
+        latest("ORDERS,ORDRES", start)
+    # A stream that the query has read was deleted.
+    monkeypatch.setattr(requests, "ELECTION", 0.0)
+    position = start["streams"]["ORDERS"]
+    with pytest.raises(StreamNotFound, match=r"\(code 404, error 10059\)$"):
+        latest("ORDRES", {**start, "streams": {"ORDRES": position}})
 
 
 @pytest.mark.parametrize(("modes", "kind", "options", "sentence"), SERVER, ids=lambda value: str(value)[:50])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -31,6 +31,8 @@ from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
 T = TypeVar("T")
+Nearest = Callable[[str, str], str]
+"""Returns the end of an error that a stream does not exist, for its name and the beginning of those of its kind."""
 
 _WINDOW = Nanoseconds.of("2m")
 _LONGEST = 255  # bytes of the name of a stream
@@ -54,13 +56,17 @@ class BucketLayout:
         raise OptionError(problem, option="bucket")
 
     @contextmanager
-    def naming(self, bucket: str, context: str = "") -> Iterator[None]:
-        """Let a `StreamNotFound` speak of the bucket; ``context`` is what cannot be done without it, an infinitive."""
+    def naming(self, bucket: str, nearest: Nearest, context: str = "") -> Iterator[None]:
+        """Let a `StreamNotFound` speak of the bucket; ``context`` is what cannot be done without it, an infinitive.
+
+        ``nearest`` finds the bucket that may be meant.
+        """
         try:
             yield
         except StreamNotFound as error:
             before = f"cannot {context}: " if context else ""
             text = f"{before}there is no {self.title} bucket {bucket} (no stream {self.prefix}{bucket})"
+            text += nearest(f"{self.prefix}{bucket}", self.prefix)
             raise jsapi.reworded(error, text) from None
 
 
