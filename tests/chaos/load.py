@@ -1,4 +1,4 @@
-"""Load for the streams of the fault suite: messages, revisions of keys, objects, each with a text of its own."""
+"""Load for the fault suite: messages, revisions of keys, objects, lines of files, each with a text of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from spark_jetstream.buckets.objects import chunk_subject, meta_subject
+from tests.chaos.scenario import FILES
 from tests.support.objects import ROLLUP, meta_of
 from tests.support.publish import Message, Publisher, Refused
 
@@ -61,13 +63,16 @@ def _message(subject: str, data: str, name: str, *headers: tuple[str, str]) -> M
 class Load:
     """Publishes to streams until it is ended. A portion without an answer is sent again under the same message ids.
 
+    Those whose names begin with `FILES` are folders in `folder`, which get a file with each portion.
+
     `sent` and `stored` have the subject of each text, by stream: `stored` those that the server has acknowledged.
     `sequences` has those of messages; who goes through it while messages are published needs a copy. `refused` counts
     the error codes with which the server refused portions.
     """
 
-    def __init__(self, urls: Sequence[str], streams: Sequence[str]) -> None:
+    def __init__(self, urls: Sequence[str], streams: Sequence[str], folder: Path) -> None:
         self._urls = itertools.cycle(urls)
+        self._folder = folder
         self.streams = list(streams)
         """Those that it publishes to: change it while the load is `held`."""
         self._last = threading.Event()
@@ -110,12 +115,21 @@ class Load:
             for name, portion in self._pending.items():
                 self.sent[name] |= portion.subjects
         for name, portion in list(self._pending.items()):
-            sequences = [sequence for messages in portion.steps for sequence in publisher.publish(messages)]
+            if name.startswith(FILES):
+                self._write(name, portion)
+                sequences = []
+            else:
+                sequences = [sequence for messages in portion.steps for sequence in publisher.publish(messages)]
             self.stored[name] |= portion.subjects
             if len(sequences) == len(portion.subjects):
                 self.sequences[name] |= zip(portion.subjects, sequences, strict=True)
             del self._pending[name]
         self._turn.release()
+
+    def _write(self, name: str, portion: Portion) -> None:
+        hidden = self._folder / name / f".{self._number}"
+        hidden.write_text("".join(f"{text}\n" for text in portion.subjects))
+        hidden.rename(hidden.with_name(f"{self._number}.txt"))
 
     def finish(self) -> None:
         """End when the portion that is under way is stored."""

@@ -62,6 +62,22 @@ def whole_groups(rows: Sequence[str], parts: int) -> Counter[str]:
     return found
 
 
+def whole_copies(rows: Counter[str], copies: int, *, exact: bool) -> Counter[str]:
+    """Return how often a stream has each message, if it has this many equal rows for one.
+
+    With `exact` a row that is left over counts by itself, as ``<text> (<left> of <copies>)``. Otherwise a message with
+    some rows more is there.
+    """
+    found: Counter[str] = Counter()
+    for text, times in rows.items():
+        whole, left = divmod(times, copies)
+        if whole:
+            found[text] = whole
+        if left and exact:
+            found[f"{text} ({left} of {copies})"] = 1
+    return found
+
+
 def counted(values: Mapping[str, str]) -> Counter[str]:
     """Return how often each message was counted: two digits of the value of its portion's counter."""
     found: Counter[str] = Counter()

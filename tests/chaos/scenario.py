@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: Options of every source and sink. An outage may last as long as the longest fault, also when a query starts again.
 TIMES = {"connectTimeout": "60s", "requestTimeout": "5s", "retryTimeout": "180s"}
 
 _SMALL_BATCHES = {"maxMessagesPerTrigger": "150", "minPartitions": "2", "fetchTimeout": "2s", "fetchBatch": "50"}
+_LARGE_BATCHES = "1000"  # where a batch takes seconds, whatever its size
 _LARGEST = 1000  # bytes of a message, where there are dead letters
 _HOUR = 3600 * 10**9  # nanoseconds; longer than a run, so that what is sent again is stored once
 
@@ -25,7 +26,7 @@ class Source:
     subject: str | None = None
     """The last token of the only subject that it reads; None for all."""
     of: str = "stream"
-    """The option that says what it reads: ``stream``, ``streamPattern``, ``bucket`` or ``objectBucket``."""
+    """What it reads: ``files``, or the option ``stream``, ``streamPattern``, ``bucket`` or ``objectBucket``."""
 
     @property
     def prefix(self) -> str:
@@ -47,6 +48,11 @@ class Source:
         """Whether its commits remove messages."""
         return self.config.get("retention") == "workqueue"
 
+    @property
+    def names_origins(self) -> bool:
+        """Whether its rows have the columns ``stream`` and ``sequence``."""
+        return self.of in ("stream", "streamPattern")
+
 
 _BUCKET = {"discard": "new", "allow_rollup_hdrs": True}
 
@@ -63,9 +69,12 @@ SOURCES = {
     "found": Source({"maxMessagesPerTrigger": "600"}, streams=3, of="streamPattern"),
     "changes": Source(config={"max_msgs_per_subject": 64, **_BUCKET}, of="bucket"),
     "objects": Source(config=_BUCKET, of="objectBucket"),
+    "files": Source(of="files"),
 }
 
-_PREFIXES = {"bucket": "KV_", "objectBucket": "OBJ_"}
+FILES = "FILE_"
+"""How the names of folders begin to which the load writes files in place of messages."""
+_PREFIXES = {"bucket": "KV_", "objectBucket": "OBJ_", "files": FILES}
 _SUBJECTS = {"bucket": ("$KV.{0}.>",), "objectBucket": ("$O.{0}.C.>", "$O.{0}.M.>")}
 
 #: Options that a query may get anew when it starts again, also in the middle of a batch.
@@ -83,6 +92,9 @@ _READERS = tuple({"readWith": kind} for kind in ("consumer", "direct", "auto"))
 
 #: Levels of the sink, each with the duplicate window of its stream in nanoseconds.
 LEVELS = {"at-least-once": _HOUR, "deduplicated": _HOUR, "exactly-once": 10**9}
+
+SWAPPED = "spark.test.swapped"
+"""The setting by which a job knows `Layout.swapped`."""
 
 _TEXT = "cast(data as string)"
 _NUMBER = f"substring_index({_TEXT}, ' ', -1)"  # of a message in its portion
@@ -122,6 +134,45 @@ ROWS = {
 }
 
 
+SPREADS = ("read", "shuffled", "copied", "united")
+"""How the rows of a query come to its sink (`tests.support.job`): in the partitions in which they were read, in others
+after a shuffle, twice in other partitions, or by `foreachBatch` with a `writeId`, from two halves in either order."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What Spark makes partitions by. `swapped`: the second half of a union comes first."""
+
+    cores: int
+    shuffles: int
+    adaptive: bool
+    swapped: bool
+
+    @classmethod
+    def of(cls, number: int) -> Layout:
+        """Return one of many."""
+        chance = random.Random(f"layout {number}")
+        return cls(
+            cores=chance.randint(2, 5),
+            shuffles=chance.choice((3, 5, 7)),
+            adaptive=chance.random() < 0.7,
+            swapped=chance.random() < 0.5,
+        )
+
+    def conf(self, *, executors: bool) -> dict[str, str]:
+        """Return the configuration of Spark. With `executors` tasks run in processes of their own."""
+        of_each = 1 + self.cores % 2
+        return {
+            "spark.master": f"local-cluster[2,{of_each},1024]" if executors else f"local[{self.cores},30]",
+            "spark.sql.shuffle.partitions": str(self.shuffles),
+            "spark.sql.adaptive.enabled": str(self.adaptive).lower(),
+            # Otherwise a batch of a few kilobytes has one partition, whatever the cores, and so have files.
+            "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1",
+            "spark.sql.files.openCostInBytes": "1",
+            SWAPPED: str(self.swapped).lower(),
+        }
+
+
 @dataclass(frozen=True)
 class Query:
     """One streaming query, from streams of its own to Spark's file sink, or with `level` to another stream."""
@@ -137,6 +188,10 @@ class Query:
     """Whether rows that can never be stored go to another stream."""
     writes: str = "plain"
     """What its rows are."""
+    spread: str = "read"
+    """How they come to the sink, one of `SPREADS`."""
+    origins: bool = False
+    """Whether they have the columns ``stream`` and ``sequence`` of the messages that they were read from."""
 
     @property
     def source(self) -> Source:
@@ -155,6 +210,21 @@ class Query:
     def passing(self) -> tuple[str, ...]:
         """Those of them that come and go."""
         return self.streams[1:] if self.source.of == "streamPattern" else ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether its rows may be in other partitions when a batch comes again."""
+        return self.spread != "read" or self.source.of == "files"
+
+    @property
+    def copies(self) -> int:
+        """How many equal rows it makes of each message."""
+        return 2 if self.spread == "copied" else 1
+
+    @property
+    def by_content(self) -> bool:
+        """Whether `deduplicated` would know its rows by their partitions alone, if the option were not set."""
+        return self.level == "deduplicated" and self.moves and not self.origins and not self.own_ids
 
     @property
     def shares(self) -> bool:
@@ -179,29 +249,38 @@ class Query:
     def options(self, url: str, changed: int | None = None) -> dict[str, str]:
         """Its options: those of the sink have the prefix ``sink.``. `changed` is the number of a change of them."""
         names = ",".join(name.removeprefix(self.source.prefix) for name in self.streams)
+        if self.source.of == "files":
+            names = self.streams[0]
         read = f"{self.name}[0-9]" if self.source.of == "streamPattern" else names
         of_source = {**TIMES, **_SMALL_BATCHES, "servers": url, **self.source.options, self.source.of: read}
         if self.source.subject is not None:
             of_source["subjects"] = ",".join(f"{name}.{self.source.subject}" for name in self.streams)
         if self.accepts:
             of_source["failOnDataLoss"] = "false"
+        if self.spread == "united":
+            of_source["maxMessagesPerTrigger"] = _LARGE_BATCHES
         change = {} if changed is None else dict(self.changes()[changed % len(self.changes())])
         level = change.pop("delivery", self.level)
         of_source |= change
         if level is None:
             return of_source
         of_sink = {**TIMES, "servers": url, "maxInFlight": "60", "delivery": level}
+        if self.by_content:
+            of_sink["messageIds"] = "content"
         if len(self.targets) == 1:
             of_sink["stream"] = self.target
         if self.dead_letters:
             of_sink["deadLetterSubject"] = f"{self.dead}.row"
         elif "subject" not in self.rows.columns:
             of_sink["subject"] = f"{self.target}.row"
-        return {**of_source, **{f"sink.{name}": value for name, value in of_sink.items()}, "select": self._columns()}
+        how = {"select": self._columns(), "spread": self.spread}
+        return {**of_source, **{f"sink.{name}": value for name, value in of_sink.items()}, **how}
 
     def _columns(self) -> str:
         """What its sink gets, in SQL: of each five messages one is too large, and one has no subject that there is."""
         columns = {name: column.format(self.target) for name, column in self.rows.columns.items()}
+        if self.origins:
+            columns |= {"stream": "stream", "sequence": "sequence"}
         if self.own_ids:
             columns["msg_id"] = f"md5({columns.get('data', 'data')})"
         if self.dead_letters:
@@ -216,10 +295,12 @@ class Query:
     def changes(self) -> list[Mapping[str, str]]:
         """The changes of its options that it must survive when it starts again in the middle of a batch."""
         plain = self.source.of not in _PREFIXES and not self.source.held
-        # What was stored with ids within the window may go on with another level that makes ids.
-        other = self.level in ("at-least-once", "deduplicated") and self.source.of != "objectBucket"
+        # What was stored with ids within the window may go on with another level that makes the same ids.
+        same_ids = self.origins or self.own_ids or self.by_content
+        stronger = self.level == "at-least-once" or (self.level == "deduplicated" and same_ids)
+        other = stronger and self.source.of != "objectBucket"
         return [
-            *_RESTARTS,
+            *([{"maxFilesPerTrigger": "3"}] if self.source.of == "files" else _RESTARTS),
             *(_READERS if plain else ()),
             *([{"delivery": "exactly-once"}] if other else []),
         ]
@@ -229,7 +310,7 @@ class Query:
         common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
         subjects = _SUBJECTS.get(self.source.of, ("{0}.>",))
         configs: dict[str, dict[str, Any]] = {}
-        for name in self.streams:
+        for name in self.streams if self.source.of != "files" else ():
             of = [subject.format(name.removeprefix(self.source.prefix)) for subject in subjects]
             configs[name] = {**common, "subjects": of, "duplicate_window": _HOUR, **self.source.config}
         if self.level is not None:
@@ -252,8 +333,9 @@ class Query:
         return self.source.subject in (None, subject.rpartition(".")[2])
 
     def __str__(self) -> str:
-        more = [word for word, given in (("own ids", self.own_ids), ("dead letters", self.dead_letters)) if given]
-        where = f"{self.level} {self.writes}" if self.level else "files"
+        words = {"own ids": self.own_ids, "dead letters": self.dead_letters, "origins": self.origins}
+        more = [word for word, given in words.items() if given]
+        where = f"{self.level} {self.spread} {self.writes}" if self.level else "files"
         return f"{self.name}: {self.kind} to {' with '.join([where, *more])}"
 
 
@@ -269,7 +351,10 @@ class Fault:
 
 
 #: What befalls Spark's processes.
-_OF_SPARK = ("workers_killed", "planners_killed", "driver_killed", "driver_killed_between_commits", "options_changed")
+_OF_SPARK = (
+    *("workers_killed", "planners_killed", "driver_killed", "driver_killed_between_commits"),
+    *("options_changed", "layout_changed"),
+)
 _OF_EXECUTORS = "executor_killed"
 #: The same, where a query has its position on the server.
 _OF_DURABLE = "planners_killed_committing"
@@ -341,10 +426,19 @@ class Scenario:
             # Objects may be replaced before a batch comes again: only ids of the user's name its rows then.
             level, own_ids = "deduplicated", True
         accepts = [losing and chance.random() < 0.4 for _ in kinds]
+        # A batch with less than before has other equal rows, and no number tells them apart then.
+        spread = "read" if losing else chance.choice(SPREADS)
+        origins = SOURCES[kinds[2]].names_origins and (level == "deduplicated" or chance.random() < 0.5)
+        writer = Query(
+            "C", kinds[2], level, accepts[2], own_ids, dead_letters, writes, spread, origins and spread != "read"
+        )
+        if spread == "copied" and (own_ids or dead_letters or writes == "groups" or writer.by_content):
+            # Equal rows with one id are one row, and those of one group are in one partition.
+            writer = replace(writer, spread="shuffled")
         queries = (
             Query("A", kinds[0], accepts=accepts[0]),
             Query("B", kinds[1], accepts=accepts[1]),
-            Query("C", kinds[2], level, accepts[2], own_ids, dead_letters, writes),
+            writer,
         )
         durable = servers == 1 and any(SOURCES[kind].durable for kind in kinds)
         of_spark = (*_OF_SPARK, *([_OF_EXECUTORS] if executors else []), *([_OF_DURABLE] if durable else []))

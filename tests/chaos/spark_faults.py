@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from spark_jetstream.protocol.conventions import LEDGER_BUCKET
-from tests.chaos.scenario import Fault, Query
+from tests.chaos.scenario import Fault, Layout, Query
 from tests.support.jobs import kill
 from tests.support.publish import Refused
 
@@ -51,7 +51,9 @@ def driver_killed_between_commits(world: World, fault: Fault) -> None:
 
     The driver is stopped to look. If Spark has noted the batch by then, it goes on until the next one.
     """
-    ahead = [_ahead(world, query) for query in world.scenario.queries if query.level in (None, "exactly-once")]
+    noting = [query for query in world.scenario.queries if query.level in (None, "exactly-once")]
+    # In `foreachBatch` each batch has an entry of its own in the ledger.
+    ahead = [_ahead(world, query) for query in noting if query.spread != "united"]
 
     def caught() -> bool:
         if not any(each() for each in ahead):
@@ -101,9 +103,22 @@ def options_changed(world: World, fault: Fault) -> None:
     world.start_job()
 
 
+def layout_changed(world: World, fault: Fault) -> None:
+    """All processes of the job when a query has stored some rows of a batch; the batch comes in other partitions."""
+    if world.scenario.servers == 1:
+        writing = [query for query in world.scenario.queries if query.level is not None]
+        query = writing[fault.target % len(writing)]
+        held = world.proxy.stall_after(b'{"stream":"%s"' % query.target.encode(), 1 + fault.target % 20)
+        _kill_at(world, held, world.job.processes, cut=fault.target % 2 == 0)
+    world.job.kill()
+    world.layout = Layout.of(fault.target)
+    world.start_job()
+
+
 def workers_killed_reading(world: World, fault: Fault) -> None:
     """The Python workers when the server has sent some of the messages that they read, and no more comes."""
-    query = world.scenario.queries[fault.target % len(world.scenario.queries)]
+    reading = [query for query in world.scenario.queries if query.source.of != "files"]
+    query = reading[fault.target % len(reading)]
     # Each text begins with the name of its stream.
     held = world.proxy.stall_after(b"\r\n%s " % query.streams[0].encode(), 1 + fault.target % 40)
     _kill_at(world, held, world.job.workers)

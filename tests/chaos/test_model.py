@@ -16,6 +16,7 @@ from tests.chaos.model import (
     repeatable,
     unreported,
     violations,
+    whole_copies,
     whole_groups,
 )
 from tests.chaos.scenario import LEVELS, Scenario
@@ -64,6 +65,21 @@ def test_rows(level: str | None, bodies: str, excused: str, again: str, wrong: l
 )
 def test_groups_in_a_stream(stream: str, found: str) -> None:
     assert whole_groups(stream.split(), 2) == Counter(found.split())
+
+
+@pytest.mark.parametrize(
+    ("stream", "exact", "found"),
+    [
+        ("aabb", True, "ab"),
+        ("aab", True, ["a", "b (1 of 2)"]),
+        ("aaab", True, ["a", "a (1 of 2)", "b (1 of 2)"]),
+        ("aaaab", True, ["a", "a", "b (1 of 2)"]),
+        ("aaab", False, "a"),  # b is missing
+        ("", True, ""),
+    ],
+)
+def test_copies_in_a_stream(stream: str, exact: bool, found: list[str]) -> None:
+    assert whole_copies(rows(stream), 2, exact=exact) == Counter(found)
 
 
 def test_messages_in_counters() -> None:

@@ -19,9 +19,9 @@ from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.chaos import cluster_faults, server_faults, spark_faults
 from tests.chaos.clients import OTHER, Clients
 from tests.chaos.load import Load
-from tests.chaos.model import counted, last_of_each, unjustified, violations, whole_groups
-from tests.chaos.scenario import Fault, Query, Scenario
-from tests.support.jobs import Job, spark_home
+from tests.chaos.model import counted, last_of_each, unjustified, violations, whole_copies, whole_groups
+from tests.chaos.scenario import FILES, Fault, Layout, Query, Scenario
+from tests.support.jobs import BRISK, Job, spark_home
 from tests.support.proxy import WireProxy
 from tests.support.publish import Refused
 from tests.support.reading import api, consumers, wait_until
@@ -66,6 +66,8 @@ class World:
         self.applied: Counter[str] = Counter()
         self.changed: int | None = None
         """The number of the change of options that the queries have; None for none."""
+        self.layout = Layout.of(scenario.seed)
+        """What the next job makes partitions by."""
         self.configuration = folder.with_name("limits.conf")
         """What a single server reads as its configuration."""
         self._folder = folder
@@ -92,12 +94,16 @@ class World:
             for name, settings in self.configs.items():
                 self.api(f"STREAM.CREATE.{name}", {"name": name, **settings})
             self.inputs = [name for query in queries for name in query.streams]
+            files = self._folder / "files"
+            for name in self.inputs:
+                if name.startswith(FILES):
+                    (files / name).mkdir(parents=True)
             self.start_job()
             stack.callback(self._kill_job)
             self.wait(self._all_held, "the consumers that hold messages")
             if self.scenario.servers > 1:
                 self.cluster.wait_ready()  # each replica of a stream knows its consumers
-            self.load = stack.enter_context(Load([server.url for server in self.servers], self.inputs))
+            self.load = stack.enter_context(Load([server.url for server in self.servers], self.inputs, files))
             self.clients = stack.enter_context(Clients(self))
             self._stack = stack.pop_all()
         return self
@@ -135,13 +141,16 @@ class World:
         # A task may fail as often as its worker is killed. What killed processes leave goes with the folder.
         # The logs of a checkpoint and of a sink keep all batches.
         conf = {
-            "spark.master": "local-cluster[2,1,1024]" if self.scenario.executors else "local[3,30]",
+            **self.layout.conf(executors=self.scenario.executors),
             "spark.task.maxFailures": "30",
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.sql.streaming.minBatchesToRetain": "100000",
             "spark.sql.streaming.fileSink.log.deletion": "false",
             "spark.local.dir": str(temporary),
             "spark.ui.showConsoleProgress": "false",
+            # Spark matches the error of a function of `foreachBatch` with a regular expression that overflows the stack
+            # (`StreamExecution.isInterruptionException`), and the query then ends without an error.
+            "spark.driver.extraJavaOptions": f"{BRISK['spark.driver.extraJavaOptions']} -Xss64m",
             **self.conf,
         }
         environment = {"TMPDIR": str(temporary)}
@@ -231,7 +240,7 @@ class World:
     def _rows(self, query: Query, result: Mapping[str, Mapping[str, list[str]]]) -> Counter[str]:
         if query.level is None:
             return Counter(result[query.name]["rows"])
-        return self.written(query)
+        return self._of_messages(query, self.written(query))
 
     def written(self, query: Query) -> Counter[str]:
         """How often each message is in the streams that a query writes to."""
@@ -242,6 +251,10 @@ class World:
             return counted(last)
         texts = [text for _, text in rows]
         return Counter(texts) if query.rows.parts == 1 else whole_groups(texts, query.rows.parts)
+
+    def _of_messages(self, query: Query, rows: Counter[str]) -> Counter[str]:
+        """Return how often each message is among the rows of a query, which makes several of each."""
+        return whole_copies(rows, query.copies, exact=query.level != "at-least-once")
 
     def _stored(self, stream: str) -> list[tuple[str, str]]:
         """The subjects and texts in a stream."""

@@ -4,7 +4,14 @@
 
 Checkpoints are `folder/checkpoint/<query>`. `options` are of the source, for each query, and its rows go to
 `folder/rows/<query>` by Spark's own transactional file sink. With options of a sink, which have the prefix ``sink.``,
-they go to JetStream; option `select` has the columns, in SQL, with ``;`` between.
+they go to JetStream; option `select` has the columns, in SQL, with ``;`` between, and `spread` is how they come there:
+
+    read      in the partitions in which they were read
+    shuffled  in those of a shuffle, which Spark may put together
+    copied    the same, each of them twice
+    united    by `foreachBatch` with a `writeId`, of two halves; `spark.test.swapped` is true where the second is first
+
+In place of a stream, `files` may name a folder in `folder/files`, with files of lines.
 
 A query that fails is started again, and why it failed is a line of `folder/failures`. After an error for which the
 documentation has a way on, it has the options of that (`way_on`) until it has committed a batch. So long there is a
@@ -23,7 +30,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +40,53 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 _SECONDS = 0.2  # between two looks at the queries
 _SINK = "sink."
-_SELECT = "select"
+_SELECT, _SPREAD = "select", "spread"
+_SWAPPED = "spark.test.swapped"
 _LIMITS = ("PerTrigger", "PerPartition")
 _TEXT = "cast(trim(trailing '.' from cast(content as string)) as binary)"
 #: The columns that a query has, by the option that names what it reads.
 _SELECTED = {
-    **dict.fromkeys(("stream", "streamPattern"), ("sequence", "subject", "data")),
+    **dict.fromkeys(("stream", "streamPattern"), ("stream", "sequence", "subject", "data")),
     "bucket": ("revision as sequence", "key as subject", "value as data"),
     "objectBucket": ("cast(0 as bigint) as sequence", "name as subject", f"{_TEXT} as data"),
+    "files": ("cast(0 as bigint) as sequence", "'' as subject", "cast(value as binary) as data"),
 }
+_FIRST_HALF = "crc32(data) % 2 = 0"
 
 Options = Mapping[str, Mapping[str, str]]
 
 
-def source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    given = {name: value for name, value in options.items() if not name.startswith((_SINK, _SELECT))}
+def source(spark: SparkSession, folder: str, options: Mapping[str, str]) -> DataFrame:
+    given = {name: value for name, value in options.items() if not name.startswith((_SINK, _SELECT, _SPREAD))}
     selected = next(columns for option, columns in _SELECTED.items() if option in given)
-    return spark.readStream.format("jetstream").options(**given).load().selectExpr(*selected)
+    if "files" in given:
+        most = {name: value for name, value in given.items() if name == "maxFilesPerTrigger"}
+        rows = spark.readStream.options(**most).text(f"{folder}/files/{given['files']}")
+    else:
+        rows = spark.readStream.format("jetstream").options(**given).load()
+    return rows.selectExpr(*selected)
+
+
+def spread(rows: DataFrame, how: str) -> DataFrame:
+    """Bring rows into other partitions."""
+    if how == "shuffled":
+        return rows.repartition("data")
+    if how == "copied":
+        return rows.selectExpr("*", "explode(array(0, 1)) as copy").repartition("data", "copy").drop("copy")
+    return rows
+
+
+def write_halves(name: str, select: Sequence[str], to: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    """Return a function for `foreachBatch`, which writes a batch of a query in two halves."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        halves = [batch.where(_FIRST_HALF), batch.where(f"not ({_FIRST_HALF})").repartition("data")]
+        if batch.sparkSession.conf.get(_SWAPPED, "false") == "true":
+            halves.reverse()
+        rows = halves[0].union(halves[1]).selectExpr(*select)
+        rows.write.format("jetstream").options(**to, writeId=f"{name}-{number}").mode("append").save()
+
+    return write
 
 
 def start(
@@ -57,8 +94,12 @@ def start(
 ) -> StreamingQuery:
     """Start a query, or start it again."""
     to = {option.removeprefix(_SINK): value for option, value in options.items() if option.startswith(_SINK)}
-    if to:
-        writer = rows.selectExpr(*options.get(_SELECT, "data").split(";")).writeStream.format("jetstream").options(**to)
+    select = options.get(_SELECT, "data").split(";")
+    how = options.get(_SPREAD, "read")
+    if to and how == "united":
+        writer = rows.writeStream.foreachBatch(write_halves(name, select, to))
+    elif to:
+        writer = spread(rows, how).selectExpr(*select).writeStream.format("jetstream").options(**to)
     else:
         writer = rows.writeStream.format("json").option("path", f"{folder}/rows/{name}")
     checkpoint = f"{folder}/checkpoint/{name}"
@@ -106,8 +147,8 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
     """Run the queries, whatever happens to them, until the test has seen enough."""
     finish = Path(folder, "finish")
     # Not for each start: who runs the tasks may be killed at any time, and is needed for this.
-    strict = {name: source(spark, given) for name, given in options.items()}
-    lenient = {name: source(spark, {**given, "failOnDataLoss": "false"}) for name, given in options.items()}
+    strict = {name: source(spark, folder, given) for name, given in options.items()}
+    lenient = {name: source(spark, folder, {**given, "failOnDataLoss": "false"}) for name, given in options.items()}
 
     ways: dict[str, dict[str, str]] = {name: {} for name in options}
     begun: dict[str, int] = {}
@@ -142,7 +183,7 @@ def read(spark: SparkSession, folder: str, options: Options, trigger: dict[str, 
     result = {}
     for name, given in options.items():
         unlimited = {option: value for option, value in given.items() if not option.endswith(_LIMITS)}
-        rows = source(spark, unlimited)
+        rows = source(spark, folder, unlimited)
         while why := ended(start(rows, folder, name, {"availableNow": True}, unlimited), 600):
             note(folder, name, why)
         if any(option.startswith(_SINK) for option in given):

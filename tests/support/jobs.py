@@ -32,6 +32,8 @@ BRISK = {
     "spark.python.daemon.module": "tests.support.warm_daemon",
 }
 
+_END = 600.0  # seconds in which a job reads the rest: more than any machine needs
+
 _Job = TypeVar("_Job", bound="Job")
 
 
@@ -172,9 +174,9 @@ class Job:
         """Let the queries read to the end; the texts in the sink of each (`rows`), and of a batch read (`batch`)."""
         (self.folder / "finish").touch()
         try:
-            self._process.wait(240.0)
+            self._process.wait(_END)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end within 240 s:\n{self.log[-4000:]}") from None
+            raise AssertionError(f"the job did not end within {_END:g} s:\n{self.log[-4000:]}") from None
         path = self.folder / "result.json"
         assert path.exists(), self.log[-8000:]
         result: dict[str, dict[str, list[str]]] = json.loads(path.read_text())
