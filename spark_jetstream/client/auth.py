@@ -23,7 +23,7 @@ from typing import Any
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.options.contexts import credentials_text
-from spark_jetstream.options.values import revealed, unseen
+from spark_jetstream.options.values import quoted_unless_secret, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
 _TOKEN = r"\w[\w-]*\.[\w-]+\.[\w-]+"
@@ -156,7 +156,9 @@ class _Files:
         path = given if os.path.isfile(given) else self.resolve(os.path.basename(given))
         if not os.path.isfile(path):
             raise OptionError(
-                f"option {option} names a file that is not here and was not sent with the job", option=option
+                f"option {option} names the file{quoted_unless_secret(given)}, which is not here and was not sent with "
+                "the job",
+                option=option,
             )
         try:
             # What counts is ASCII; a comment may have any encoding.

@@ -24,7 +24,7 @@ from pydantic import SecretStr
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo
-from spark_jetstream.options.values import did_you_mean, hidden, revealed, unseen
+from spark_jetstream.options.values import did_you_mean, hidden, quoted_unless_secret, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
 
 _WINDOWS = ("windows_cert_store", "windows_cert_match_by", "windows_cert_match", "windows_ca_certs_match")
@@ -55,7 +55,7 @@ def context_options(given: str | SecretStr) -> dict[str, str]:
     ``file://``, ``env://`` and ``data:;base64,`` URIs. What they point to is read here, but the path of a credentials
     or seed file is passed on as a path.
 
-    Raises `OptionError` (``context``). It repeats no value of any field, and the name only of a context that exists.
+    Raises `OptionError` (``context``). It repeats no value of a secret field.
     """
     name = str(revealed(given))
     return _options_of(name, _fields(name, _path(name)))
@@ -137,7 +137,7 @@ def remove_context(name: str, *, force: bool = False) -> None:
 def _stored(name: str) -> Path:
     """Return where the tool keeps the context of a name. Raises `OptionError` for what is no name."""
     if not name.strip() or ".." in name or "/" in name or os.sep in name or "\0" in name or name.endswith(".json"):
-        raise _error("a context cannot have this name")
+        raise _error(f"a context cannot have the name{quoted_unless_secret(name)}")
     return _folder() / f"{name}.json"
 
 
@@ -175,12 +175,12 @@ def _path(name: str) -> Path:
         path = Path(_at_home(name))
         if os.path.isfile(path):
             return path
-        raise _error("there is no file at this path")
+        raise _error(f"there is no file{quoted_unless_secret(name)}")
     path = _stored(name)
     if os.path.isfile(path):
         return path
     hint = did_you_mean(name, context_names(), 0.0, quoted=True)
-    raise _error(f"there is no context of this name in {_folder()}{hint}")
+    raise _error(f"there is no context{quoted_unless_secret(name)} in {_folder()}{hint}")
 
 
 def _fields(name: str, path: Path) -> dict[str, Any]:
@@ -263,13 +263,16 @@ def _resolved(name: str, field: str, text: str) -> str:
     if text.startswith("env://"):
         variable = text.removeprefix("env://")
         if not os.environ.get(variable):
-            raise _error(f'"{name}" takes {field} from an environment variable that is not set')
+            shown_name = quoted_unless_secret(variable)
+            raise _error(f'"{name}" takes {field} from the environment variable{shown_name}, which is not set')
         return os.environ[variable]
     if text.startswith("file://"):
+        path = text.removeprefix("file://")
         try:
-            return Path(_expand(text.removeprefix("file://"))).read_text("utf-8").strip()
+            return Path(_expand(path)).read_text("utf-8").strip()
         except (OSError, ValueError):
-            raise _error(f'"{name}" takes {field} from a file that cannot be read') from None
+            file = f"the file{quoted_unless_secret(path)}"
+            raise _error(f'"{name}" takes {field} from {file}, which cannot be read') from None
     if match := _DATA.fullmatch(text):
         try:
             return base64.b64decode(match[1], validate=True).decode()

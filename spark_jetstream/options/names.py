@@ -41,7 +41,7 @@ class Name(Kind):
         if not name and not self.optional:
             raise UnfitError
         if self.single and "," in name:
-            raise UnfitError(problem=f"must name one {self.of}, not a list")
+            raise UnfitError(problem=f"must name one {self.of}, not a list", value=name)
         if re.search(r"[\s.*>/\\]", name) or (name and not name.isprintable()):
             raise UnfitError(f"{self.expects}, without blanks, dots, *, >, / or \\")
         if len(name.encode()) > _NAME_BYTES:
@@ -144,7 +144,7 @@ class NamePattern(Kind):
         except UnfitError:
             raise
         except ValueError as error:
-            raise UnfitError(problem=f"must be {self.expects}, but {error}") from None
+            raise UnfitError(hint=f", because {error}") from None
         return str(value)
 
 
@@ -195,18 +195,19 @@ def list_items(value: object, what: str) -> tuple[str, ...]:
     if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
         raise UnfitError(f"a comma list of {what}", value=None)
     elements = tuple(part.strip() for part in parts)
-    if not all(elements):
-        raise UnfitError(problem=f"holds an empty element where {what} are listed")
+    for number, element in enumerate(elements, start=1):
+        if not element:
+            raise UnfitError(problem=f"holds an empty element (number {number}) where {what} are listed")
     return elements
 
 
 def _checked_element(kind: Kind, element: object, where: str) -> None:
-    """Raise `UnfitError` that says which element of a list is wrong, and does not repeat it."""
+    """Raise `UnfitError` that says which element of a list is wrong."""
     try:
         kind._read(element)
     except ValueError as error:
         unfit = error if isinstance(error, UnfitError) else UnfitError()
-        raise UnfitError(unfit.expects or kind.expects, unfit.hint, value=None, where=where) from None
+        raise UnfitError(unfit.expects or kind.expects, unfit.hint, value=element, where=where) from None
 
 
 def _refuse_overlaps(filters: Sequence[str]) -> None:
@@ -319,9 +320,9 @@ def _json_pairs(text: str) -> _JsonObject:
         )
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error.msg.lower()} at character {error.pos + 1}"
-        raise UnfitError(problem=problem) from None
+        raise UnfitError(problem=problem, value=text) from None
     except RecursionError:
         raise UnfitError(problem="is not valid JSON: it is nested too deeply") from None
     if not isinstance(document, _JsonObject):
-        raise UnfitError(problem='must be an object such as {"ORDERS": 1001} when it is JSON')
+        raise UnfitError(problem='must be an object such as {"ORDERS": 1001} when it is JSON', value=text)
     return document

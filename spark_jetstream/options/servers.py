@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -11,11 +12,17 @@ from urllib.parse import unquote
 from pydantic import SecretStr
 
 from spark_jetstream.options.names import list_items
-from spark_jetstream.options.values import Kind, UnfitError
+from spark_jetstream.options.values import Kind, UnfitError, like_a_secret
+from spark_jetstream.protocol.units import shown
 
 SCHEMES = ("nats", "tls", "ws", "wss")
 _SERVER = re.compile(
     r"(?:(?P<scheme>[^:/@]*)://)?(?:(?P<login>[^/]*)@)?(?P<host>\[[^\]]*\]|[^:/]*)(?::(?P<port>[^/]*))?(?P<path>/.*)?",
+    re.DOTALL,
+)
+#: A URL, right or wrong, up to its port. What precedes the last @ is a login, and letters after a colon a password.
+_HARMLESS = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)?(?:.*@)?(?P<host>\[[^\]/?#]*\]?|[^:/?#]*)(?P<port>:[0-9]{1,6}\b)?",
     re.DOTALL,
 )
 _HOST = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63})*\.?")
@@ -34,8 +41,8 @@ class UserInfo(NamedTuple):
 class Servers(Kind):
     """A comma list of ``nats://``, ``tls://``, ``ws://``, ``wss://`` URLs -> tuple of URLs without user info.
 
-    ``host`` and ``host:port`` stand for ``nats://`` URLs. `ServerLogin` reads the user info in them. No error repeats a
-    URL: a comma may have cut a password in two, and a query may hold one.
+    ``host`` and ``host:port`` stand for ``nats://`` URLs. `ServerLogin` reads the user info in them. Errors repeat
+    only the part of a URL that `_harmless_part` returns.
     """
 
     expects = "a comma list of nats://, tls://, ws:// or wss:// URLs"
@@ -73,17 +80,31 @@ class ServerLogin(Servers):
 
 def _split(value: Any) -> list[tuple[str, str | None]]:
     urls: list[tuple[str, str | None]] = []
-    for number, item in enumerate(list_items(value, "server URLs"), start=1):
+    items = list_items(value, "server URLs")
+    for index, item in enumerate(items):
         match = _SERVER.fullmatch(item)
         assert match is not None  # a host may be empty here, and a path takes the rest
         if problem := _server_fault(match):
             hint = " (inside a URL, a password is percent-encoded)" if "@" in str(value) else ""
-            raise UnfitError(problem=f"holds URL number {number}, in which {problem}{hint}")
+            part = _harmless_part(items, index)
+            url = f" ({shown(part)})" if part else ""
+            raise UnfitError(problem=f"holds URL number {index + 1}{url}, in which {problem}{hint}")
         scheme = (match["scheme"] or "nats").lower()
         port = f":{int(match['port'])}" if match["port"] else ""
         path = match["path"] if match["path"] not in {None, "/"} else ""
         urls.append((f"{scheme}://{match['host']}{port}{path}", match["login"]))
     return urls
+
+
+def _harmless_part(items: Sequence[str], index: int) -> str:
+    """Return what an error may repeat of a URL in a list: scheme, host and port; "" when no part is harmless."""
+    if any("@" in later for later in items[index + 1 :]):
+        return ""  # a comma inside of a password may have cut it in two
+    match = _HARMLESS.match(items[index])
+    assert match is not None  # each part may be missing
+    if not match["host"] or like_a_secret(match["host"]):
+        return ""
+    return "".join(part for part in match.group("scheme", "host", "port") if part)
 
 
 def address(url: str) -> str:

@@ -13,6 +13,7 @@ from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, 
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.conventions import dead_letter_stream
 from spark_jetstream.protocol.stream import ReadWith
+from spark_jetstream.protocol.units import rfc3339
 from spark_jetstream.schema import (
     BUCKET_COLUMNS,
     COLUMNS,
@@ -268,7 +269,11 @@ class SourceOptions(SideOptions):
         end = self._check_streams("endingOffsets", self.ending_offsets)
         if self.starting_timestamp is not None:
             if self.ending_timestamp is not None and self.ending_timestamp < self.starting_timestamp:
-                raise OptionError("option endingTimestamp is before startingTimestamp", option="endingTimestamp")
+                start_text, end_text = rfc3339(self.starting_timestamp), rfc3339(self.ending_timestamp)
+                raise OptionError(
+                    f"option endingTimestamp ({end_text}) is before startingTimestamp ({start_text})",
+                    option="endingTimestamp",
+                )
             return self
         for stream, first in start.items():
             if end.get(stream, first) < first:

@@ -2,8 +2,8 @@
 
 A kind is used in two places:
 
-- for an option, with `Kind.parse`. Spark hands every option over as text, and any text may be a secret that was given
-  for the wrong option. Therefore an error repeats only numbers and times.
+- for an option, with `Kind.parse`. Spark hands every option over as text. An error repeats the value, unless the option
+  is a secret or the text looks like one (`like_a_secret`), which was given for the wrong option.
 - for a field of a pydantic model, as ``Annotated[int, Whole(1)]``. An error repeats the value. What a server sent is
   read and not checked, because a newer server may have wider ranges and further choices.
 
@@ -49,7 +49,14 @@ TRUST = {"trusted": True}
 """The validation context for what a server sent."""
 NOT_SHOWN = "given, not shown"
 
-_HARMLESS = re.compile(r"[0-9TZ .:+-]{1,40}|[0-9]{1,20} ?([num]?s|[mhd]|[kmgt](i?b)?)")
+_LIKE_A_SECRET = re.compile(
+    r"S[ACNOPUX][A-Z2-7]{20}"  # an NKey seed
+    r"|eyJ[\w-]{10}"  # a JWT
+    r"|-----"  # a block of a PEM or .creds file
+    r"|@"  # a login and a host
+    r"|(?i:authorization|bearer)\b"
+    r"|(?i:passw\w*|pass|pwd|secret|token|seed|jwt)[\"']?\s*[=:]"
+)
 _SERVER_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
@@ -97,6 +104,16 @@ def unseen(work: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def like_a_secret(text: str) -> bool:
+    """Return whether a text may hold a login: a seed, a JWT, a key, a password with its name, a URL with a user."""
+    return _LIKE_A_SECRET.search(text) is not None
+
+
+def quoted_unless_secret(text: str) -> str:
+    """Return a blank and the quoted text, to be read after a noun; "" when it looks like a secret."""
+    return "" if like_a_secret(text) else f" {shown(text)}"
+
+
 def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6, *, quoted: bool = False) -> str:
     """Return the end of an error, ``; did you mean NAME``, for a name that is not known; "" when none is like it."""
     name = closest(given, known, cutoff)
@@ -108,7 +125,7 @@ class UnfitError(ValueError):
 
     `expects` is what it must be, where `Kind.expects` is too general, and `hint` the end of the sentence. `value` is
     the part that is wrong (None for one that no error may repeat), and `where` says which part, to be read after the
-    name. `problem` is the whole sentence after the name, in place of "must be ...".
+    name. `problem` is the whole sentence after the name, in place of "must be ..."; a `value` beside it follows it.
     """
 
     def __init__(
@@ -118,14 +135,21 @@ class UnfitError(ValueError):
         self.expects, self.hint, self.value, self.where, self.problem = expects, hint, value, where, problem
 
 
-def _sentence(error: ValueError, expects: str, value: object, *, secret: bool) -> str:
-    """Return what is wrong, to be read after a name. With ``secret`` only a number or time is repeated."""
+def _sentence(error: ValueError, expects: str, value: object, *, guarded: bool) -> str:
+    """Return what is wrong, to be read after a name. With ``guarded`` nothing is repeated that looks like a secret."""
     unfit = error if isinstance(error, UnfitError) else UnfitError()
+    part = value
+    if unfit.value is not _WHOLE_VALUE:
+        part = unfit.value
+    elif unfit.problem:
+        part = None
+    # The whole value counts: the part after a comma may be the second half of a password.
+    withheld = part is None or (guarded and like_a_secret(str(value)))
+    repeated = "" if withheld else shown(part)
     if unfit.problem:
-        return f"{unfit.where} {unfit.problem}"
-    part = value if unfit.value is _WHOLE_VALUE else unfit.value
-    repeated = part is not None and (not secret or _HARMLESS.fullmatch(str(part)))
-    instead = f", not {shown(part)}" if repeated else ""
+        given = f" (given: {repeated})" if repeated else ""
+        return f"{unfit.where} {unfit.problem}{given}"
+    instead = f", not {repeated}" if repeated else ""
     return f"{unfit.where} must be {unfit.expects or expects}{instead}{unfit.hint}"
 
 
@@ -170,15 +194,15 @@ class Kind(ABC):
         try:
             return self._read(value)
         except ValueError as error:
-            raise ValueError(_sentence(error, self.expects, value, secret=False).strip()) from None
+            raise ValueError(_sentence(error, self.expects, value, guarded=False).strip()) from None
 
     def parse(self, option: str, value: object) -> Any:
-        """Return the value of an option. The `OptionError` repeats no text that may be a secret."""
+        """Return the value of an option. The `OptionError` repeats a value that does not look like a secret."""
         given = value.strip() if self.strips and isinstance(value, str) else value
         try:
             return self._read(given)
         except ValueError as error:
-            problem = _sentence(error, self.expects, given, secret=True)
+            problem = _sentence(error, self.expects, given, guarded=True)
         # Raised here, because the caught error would be its context, with frames that hold the value.
         raise OptionError(f"option {option}{problem}", option=option)
 

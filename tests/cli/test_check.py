@@ -236,7 +236,7 @@ def test_credentials(tmp_path: Path) -> None:
         ("endless.creds", 2, "CRITICAL  the JWT never expires"),
         ("endless.creds --no-require-expiry --validity-critical 1d", 0, ": OK"),
         ("odd.creds", 3, "UNKNOWN   the credentials hold a JWT that cannot be read\n"),
-        ("gone.creds", 3, "UNKNOWN   option credentialsFile names a file that is not here"),
+        ("gone.creds", 3, "UNKNOWN   option credentialsFile names the file "),
     ):
         ran = run_command("check", "credential", "--credential", *shlex.split(f"{tmp_path}/{line}"))
         assert (ran.code, ran.err) == (code, ""), line

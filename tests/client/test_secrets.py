@@ -36,23 +36,21 @@ PACKAGE = str(Path(errors.__file__).parent)
 SCHEMA = StructType().add("data", BinaryType()).add("subject", StringType())
 HERE = "nats://127.0.0.1:1"  # nobody listens there
 
-# What somebody may paste into the wrong option, each with the marker in it.
+# Secrets that somebody may paste into the wrong option, each with the marker in it.
 PASTED = (
-    f"{MARK}!",
-    f"a b {MARK}",
-    f"{MARK}.*>/",
-    f"12{MARK}s",
-    f"2026-01-01T00:00:00Z{MARK}",
-    f"/run/{MARK}/file",
-    f"{MARK}.json",
-    f"{{{MARK}",
-    f'{{"{MARK}!": 1}}',
-    f'{{"a": "{MARK}"}}',
-    f"SUA{MARK}",
+    f"SUA{MARK.upper()}{'A' * 42}",
+    f"/run/SU{MARK.upper()}{'A' * 42}",
+    f"eyJ0eXAiOiJKV1QiLCJh.{MARK}",
+    f"password={MARK}",
+    f"user=me passwd: {MARK}",
+    f'{{"token": "{MARK}"}}',
+    f"Authorization: Basic {MARK}",
+    f"Bearer {MARK}",
+    f"me:{MARK}@127.0.0.1",
+    f"nats://me:{MARK}@127.0.0.1/",
     f"-----BEGIN NATS USER JWT-----\n{MARK}\n------END NATS USER JWT------",
     f"-----BEGIN CERTIFICATE-----\n{MARK}\n-----END CERTIFICATE-----",
     f"-----BEGIN PRIVATE KEY-----\n{MARK}\n-----END PRIVATE KEY-----",
-    MARK * 500,
 )
 URLS = (
     f"nats://me:{MARK}@127.0.0.1:1",
@@ -65,8 +63,6 @@ URLS = (
     f"nats://127.0.0.1/{MARK}",
     f"ws://127.0.0.1:1/{MARK}",
     f"ws://127.0.0.1:1/?token={MARK}",
-    f"{MARK}://127.0.0.1",
-    f"nats://[{MARK}]",
     f"nats://me:pass,{MARK}@127.0.0.1",
     f"nats://me:{MARK},word@127.0.0.1",
     f"nats://me:pa/{MARK}@127.0.0.1",
@@ -80,7 +76,6 @@ URLS = (
     f"nats://me:{MARK}@a,",
     f"nats://me:{MARK}@a,ws://b",
     f"me:{MARK}@127.0.0.1",
-    f"nats://{MARK}!",
 )
 
 
@@ -105,14 +100,9 @@ def beside(name: str) -> dict[str, str]:
 
 
 def is_shown(spec: OptionSpec, value: str) -> bool:
-    """Whether this is a value that the option may have, of a kind that is shown: a host, a subject, a name.
-
-    Also shown are the names of fields in the description of a stream.
-    """
-    if spec.name == "ensureStream" and f'{MARK}!":' in value:
-        return True
+    """Whether this is a value that the option may have, of a kind that is shown: a host, a subject, a name."""
     try:
-        return MARK in str(spec.kind.display(spec.kind.parse(spec.name, value)))
+        return MARK.lower() in str(spec.kind.display(spec.kind.parse(spec.name, value))).lower()
     except errors.OptionError:
         return False
 
@@ -282,5 +272,5 @@ def test_no_option_shows(given: list[dict[str, str]], uses: list[str], caplog: p
     for number, options in enumerate(given):
         check_one({**quick, **options}, uses[number % len(uses)])
         for shift in (1, len(uses) // 2):
-            check_one({**quick, **options, "connectTimeout": f"{MARK}?"}, uses[(number + shift) % len(uses)])
+            check_one({**quick, **options, "connectTimeout": f"token={MARK}"}, uses[(number + shift) % len(uses)])
     check(iter([caplog.text]))

@@ -47,10 +47,10 @@ _NOTES = """\
 
 Give one kind at a time. User info in a server URL (`nats://user:password@host`, or `nats://token@host`) is a kind
 too; the connector percent-decodes it and uses it for all servers. Options whose names end in `Secret`, `password` and
-`token` are never shown: not in logs, errors, `repr`, progress or checkpoints. A secret may end up in the wrong option
-by mistake. Therefore errors name the option, and the element of a list, and do not repeat the value: only numbers,
-times, and what is a valid name, subject or host are repeated. Paths, user names and other texts are shown nowhere,
-unless they name a file or a context that exists.
+`token` are never shown: not in logs, errors, `repr`, progress or checkpoints. Errors repeat the wrong value of any
+other option, and the scheme, host and port of a URL of `servers`. A secret may end up in the wrong option by mistake.
+Therefore errors do not repeat a value that looks like one: an NKey seed, a JWT, a block of a PEM or `.creds` file, a
+text with `@`, `password=`, `token=` or the like. Logs and `repr` show no paths, user names and other texts.
 
 Files may be local on every node, or sent along with `--files` or `spark.addArtifacts`.
 

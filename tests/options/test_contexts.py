@@ -146,12 +146,12 @@ def test_authentication(
         ({"token": SECRET, "url": f"nats://me:{SECRET}@a"}, "sets token beside the user in url"),
         ({"token": "op://vault/item"}, "takes token from op://, which is not supported"),
         ({"creds": "nsc://o/a/u"}, "takes creds from nsc://, which is not supported"),
-        ({"token": "env://NOT_SET"}, "takes token from an environment variable that is not set"),
-        ({"token": "file:///nowhere"}, "takes token from a file that cannot be read"),
+        ({"token": "env://NOT_SET"}, 'takes token from the environment variable "NOT_SET", which is not set'),
+        ({"token": "file:///nowhere"}, 'takes token from the file "/nowhere", which cannot be read'),
         ({"token": f"data:;base64,{SECRET}!"}, "has base64 in token that cannot be decoded"),
         ({"token": f"data:,{SECRET}"}, "has a data: URI in token that is not base64"),
         ({"token": 7}, "has a field token that is not text"),
-        ({"url": f"nats://me:{SECRET}@a:b"}, 'in "prod", url holds URL number 1, in which the port'),
+        ({"url": f"nats://me:{SECRET}@a:b"}, 'in "prod", url holds URL number 1 ("nats://a"), in which the port'),
         ({"url": f"nats://me:{SECRET}@a,ws://b"}, 'in "prod", url mixes'),
         (f'{{"token": "{SECRET}"'.encode(), "is not JSON"),
         (f'["{SECRET}"]'.encode(), "is not a JSON object"),
@@ -174,15 +174,16 @@ def test_what_is_refused(home: Path, content: dict[str, Any] | bytes, words: str
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("prd", 'there is no context "prd" in '),
         ("prd", 'did you mean "prod"'),
-        ("/nowhere/a.json", "there is no file at this path"),
-        ("nowhere.json", "there is no file at this path"),
-        ("..", "a context cannot have this name"),
-        (" ", "a context cannot have this name"),
+        ("/nowhere/a.json", 'there is no file "/nowhere/a.json"'),
+        ("nowhere.json", 'there is no file "nowhere.json"'),
+        ("..", 'a context cannot have the name ".."'),
+        (" ", 'a context cannot have the name ""'),
     ],
 )
 def test_a_context_that_is_not_there(home: Path, name: str, words: str) -> None:
-    with pytest.raises(OptionError, match="no context of this name in") as caught:
+    with pytest.raises(OptionError, match='there is no context "prod" in') as caught:
         context_options("prod")
     assert "did you mean" not in str(caught.value)
     write(home)
@@ -310,7 +311,7 @@ def test_which_context_is_taken(selection: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NATS_URL", "nats://elsewhere:1")
     assert connects_to() == (("nats://elsewhere:1",), "two")
     monkeypatch.setenv("NATS_CONTEXT", "three")
-    with pytest.raises(OptionError, match="no context of this name"):
+    with pytest.raises(OptionError, match='there is no context "three"'):
         connects_to()
 
 
@@ -334,10 +335,12 @@ def test_an_error_says_that_a_value_comes_from_the_environment(
         JetStreamAdmin.from_environment(connectTimeout="soon", requestTimeout="2s")
     assert "environment" not in str(caught.value)
     selection.write_text("gone\n")
-    with pytest.raises(OptionError, match=r"no context of this name .*\(it comes from nats context select\)$"):
+    with pytest.raises(OptionError, match=r'there is no context "gone" .*\(it comes from nats context select\)$'):
         JetStreamAdmin.from_environment(requestTimeout="2s")
     monkeypatch.setenv("NATS_CONTEXT", "gone")
-    with pytest.raises(OptionError, match=r"no context of this name .*\(it comes from the environment, NATS_CONTEXT"):
+    with pytest.raises(
+        OptionError, match=r'there is no context "gone" .*\(it comes from the environment, NATS_CONTEXT'
+    ):
         JetStreamAdmin.from_environment(requestTimeout="2s")
 
 

@@ -16,8 +16,21 @@ from pydantic import SecretStr, ValidationError
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
-from spark_jetstream.options.names import PublishSubject
+from spark_jetstream.options.names import (
+    CommaList,
+    Identifier,
+    KeyFilter,
+    Name,
+    NamePattern,
+    Pair,
+    Positions,
+    Prefix,
+    PublishSubject,
+    Subject,
+)
+from spark_jetstream.options.servers import Servers
 from spark_jetstream.options.specs import EXCLUSIVE, SPARK_KEYS, Options, OptionSpec
+from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
 from spark_jetstream.schema import COUNTER_COLUMNS, DEAD_LETTER_COLUMNS
 from spark_jetstream.sink.rows import subject_fault
 
@@ -306,7 +319,12 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     # buckets
     (STREAM, {**NONE, "bucket": "b", "subjects": "a"}, "subjects", "no meaning with bucket: use keys"),
     (STREAM, {**NONE, "bucket": "b", "includeHeaders": "false"}, "includeHeaders", "its rows have no headers"),
-    (STREAM, {**NONE, "bucket": "b", "keys": "a b"}, "keys", "must be a key, possibly with * and >: a character"),
+    (
+        STREAM,
+        {**NONE, "bucket": "b", "keys": "a b"},
+        "keys",
+        'must be a key, possibly with * and >, not "a b": a character',
+    ),
     (STREAM, {**NONE, "bucket": "b", "startingOffsets": '{"c": 5}'}, "startingOffsets", 'names bucket "c", which'),
     (STREAM, {**NONE, "bucket": "b", "history": "true"}, "history", "a stream has every revision as it comes"),
     (STREAM, {"keys": "a"}, "keys", "option keys has no meaning without bucket"),
@@ -343,13 +361,13 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     ),
     (STREAM, {**NONE, "objectBucket": "o", "subjects": "a"}, "subjects", "use pathGlobFilter"),
     (BATCH, {**NONE, "objectBucket": "o", "endingTimestamp": "0"}, "endingTimestamp", "which is read as a whole"),
-    (BATCH, {**NONE, "objectBucket": "o", "pathGlobFilter": "[a"}, "pathGlobFilter", "but a [ is not closed"),
+    (BATCH, {**NONE, "objectBucket": "o", "pathGlobFilter": "[a"}, "pathGlobFilter", "because a [ is not closed"),
     (BATCH, {"contentOff": "true"}, "contentOff", "option contentOff has no meaning without objectBucket"),
     (STREAM, {"pathGlobFilter": "*"}, "pathGlobFilter", "no meaning without objectBucket"),
     # streams that are found
     (STREAM, {**NONE, "streamMetadata": "team"}, "streamMetadata", "must be key=value"),
     (STREAM, {**NONE, "streamMetadata": "a=b,=c"}, "streamMetadata", "(element 2) must be key=value"),
-    (STREAM, {**NONE, "streamPattern": "[a"}, "streamPattern", "but a [ is not closed"),
+    (STREAM, {**NONE, "streamPattern": "[a"}, "streamPattern", "because a [ is not closed"),
     *(
         (BATCH, {**NONE, **found, name: '{"A": 5}'}, name, f"{name} cannot name streams beside {kind}, which finds")
         for kind, found in (("streamPattern", {"streamPattern": "A*"}), ("streamMetadata", {"streamMetadata": "a=b"}))
@@ -368,7 +386,7 @@ REFUSED_BY_SOURCE: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"startingTimestamp": "1772366400001", "endingTimestamp": "1772366400000"}, "endingTimestamp", "is before"),
     # paths
     (BATCH, {**NONE, "paths": '["A", "B"]'}, "stream", "load() takes one path, the name of a stream: write several"),
-    (STREAM, {**NONE, "path": "/data"}, "stream", "dots, *, >, / or \\ (it is the path of load())"),
+    (STREAM, {**NONE, "path": "/data"}, "stream", '/ or \\, not "/data" (it is the path of load())'),
     *(
         (streaming, {**NONE, "path": "A", name: "a=b"}, name, f"option {name} and the path of load() exclude each")
         for name in ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket", "deadLettersOf")
@@ -412,7 +430,7 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     (BATCH, {"topic": "x"}, "topic", "there is no option topic; did you mean stream and subject"),
     (BATCH, {"subscribe": "x"}, "subscribe", "there is no option subscribe; did you mean stream"),
     # paths
-    (BATCH, {"path": "A,B"}, "stream", "must name one stream, not a list (it is the path of save() or start())"),
+    (BATCH, {"path": "A,B"}, "stream", 'not a list (given: "A,B") (it is the path of save() or start())'),
     (STREAM, {"path": "A", "bucket": "A"}, "bucket", "option bucket and the path of save() or start() exclude each"),
     # the source's
     (STREAM, {"Subjects": "a"}, "subjects", "has no meaning for a sink; did you mean subject"),
@@ -439,7 +457,7 @@ REFUSED_BY_SINK: list[tuple[bool, Mapping[str, object], str, str]] = [
     # where
     (STREAM, {"writeId": "x"}, "writeId", "in a streaming query: the query's own id and its batch numbers are used"),
     # values
-    (STREAM, {"subject": "a b"}, "subject", "must be a subject without blanks and wildcards: there are blanks"),
+    (STREAM, {"subject": "a b"}, "subject", 'without blanks and wildcards, not "a b": there are blanks'),
     (STREAM, {"deadLetterSubject": "a.>"}, "deadLetterSubject", "there is a wildcard"),
     # pairs
     (STREAM, {"subject": "a.b", "deadLetterSubject": " a.b"}, "deadLetterSubject", 'from subject, and both are "a.b"'),
@@ -466,6 +484,53 @@ def test_what_is_refused(
     # One sentence: no full stop inside of it or at its end, other than in what is quoted.
     assert not re.search(r"\.(\s|$)", re.sub(r'"[^"]*"', "", message).replace("...", ""))
     assert pickle.loads(pickle.dumps(caught.value)).option == option
+
+
+#: A wrong value of each kind, and what the error repeats of it.
+WRONG: dict[type[Kind], tuple[str, str]] = {
+    Servers: ("nats://a,http://me:pw@b", '"http://b"'),
+    Flag: ("yes", '"yes"'),
+    Choice: ("maybe", '"maybe"'),
+    Whole: ("many", '"many"'),
+    Size: ("10 MBs", '"10 MBs"'),
+    Seconds: ("soon", '"soon"'),
+    Time: ("yesterday", '"yesterday"'),
+    Name: ("a b", '"a b"'),
+    Identifier: ("a b", '"a b"'),
+    Prefix: ("a.*", '"a.*"'),
+    PublishSubject: ("a..b", '"a..b"'),
+    NamePattern: ("[a", '"[a"'),
+    Positions: ("first", '"first"'),
+}
+WRONG_ELEMENTS: dict[type[Kind], tuple[str, str]] = {
+    Name: ("GOOD,a b", '(element 2) must be the name of a stream, without blanks, dots, *, >, / or \\, not "a b"'),
+    Subject: ("good,a..b", '(element 2) must be a subject, possibly with * and >, not "a..b"'),
+    KeyFilter: ("good,a b", '(element 2) must be a key, possibly with * and >, not "a b"'),
+    Pair: ("a=b,c", '(element 2) must be key=value, not "c"'),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "spec"),
+    [(model, spec) for model in (ConnectionOptions, SourceOptions, SinkOptions) for spec in model.specs],
+    ids=lambda value: getattr(value, "name", "") if isinstance(value, OptionSpec) else value.__name__,
+)
+def test_an_error_repeats_the_wrong_value_of_each_option(model: type[Options], spec: OptionSpec) -> None:
+    if isinstance(spec.kind, (Text, Secret)):
+        given, said = " ", "must not be empty"  # nothing else is wrong
+    elif isinstance(spec.kind, CommaList):
+        given, said = WRONG_ELEMENTS[type(spec.kind.element)]
+    else:
+        given, said = WRONG[type(spec.kind)]
+    if spec.name == "context":
+        said = 'a context cannot have the name ""'
+    make: Any = model.from_spark  # type: ignore[attr-defined]
+    kind_of_query = {} if model is ConnectionOptions else {"streaming": spec.only != "batch"}
+    with pytest.raises(OptionError) as caught:
+        make({spec.name.upper(): given}, **kind_of_query)
+    assert str(caught.value).startswith(f"option {spec.name}")
+    assert said in str(caught.value)
+    assert caught.value.option == spec.name
 
 
 @given(st.text(st.sampled_from("ab$JS.*>\t \x7f\xa0ö"), max_size=12))

@@ -17,7 +17,18 @@ from spark_jetstream.options.names import (
     Subject,
 )
 from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo
-from spark_jetstream.options.values import Choice, Flag, Kind, Seconds, Secret, Size, Text, Time, Whole
+from spark_jetstream.options.values import (
+    Choice,
+    Flag,
+    Kind,
+    Seconds,
+    Secret,
+    Size,
+    Text,
+    Time,
+    Whole,
+    like_a_secret,
+)
 
 DURATION = Seconds("0s", "3650d")
 SIZE = Size(0, 1 << 50)
@@ -120,7 +131,11 @@ BAD: list[tuple[Kind, str, list[object]]] = [
     (STREAM, "without blanks, dots", [f"A{sign}B" for sign in " .*>/\\\t\0"]),
     (STREAM, "the name of one stream of at most 255 bytes", ["ö" * 128]),
     (PublishSubject(), "a token between the dots is empty", ["", "a..b", ".a"]),
-    (PublishSubject(), "must be a subject without blanks and wildcards: a token between the dots is empty", ["a."]),
+    (
+        PublishSubject(),
+        'must be a subject without blanks and wildcards, not "a.": a token between the dots is empty',
+        ["a."],
+    ),
     (PublishSubject(), "blanks or control characters", [f"a{sign}b" for sign in " \t\r\n\0\x01\x1f\x7f\ud800"]),
     (PublishSubject(), "there is a wildcard", ["a.*.b", "a.>", ">"]),
     (PublishSubject(), "everything below $JS belongs to the server", ["$JS.API.INFO", "$JS"]),
@@ -146,7 +161,7 @@ BAD: list[tuple[Kind, str, list[object]]] = [
     (BOTH, 'gives "A" partitions: a stream has one sequence, and no partitions', ['{"A": {"A": 1}}', '{"A": {}}']),
     (BOTH, "a sequence from 1", [f'{{"A": {n}}}' for n in (2**63, "9" * 10_000)]),
     (BOTH, "must be text or pairs", [7]),
-    (KEYS, "must be a key, possibly with * and >: a character is not a letter", ["a b"]),
+    (KEYS, 'must be a key, possibly with * and >, not "a b": a character is not a letter', ["a b"]),
     (KEYS, "> is not the last token", ["a.>.b"]),
     (KEYS, "which overlap", ["a.>,a.b"]),
 ]
@@ -190,3 +205,51 @@ def test_user_info_is_decoded() -> None:
     ):
         with pytest.raises(OptionError, match=problem):
             ServerLogin().parse("servers", servers)
+
+
+@pytest.mark.parametrize(
+    ("servers", "said"),
+    [
+        ("nats://a:1,http://b:80/c?d=e#f", 'URL number 2 ("http://b:80"), in which the scheme'),
+        ("nats://me:pw@a,tls://me:pw@b:0", 'URL number 2 ("tls://b:0"), in which the port'),
+        ("nats://me:p@w@a:99999", 'URL number 1 ("nats://a:99999"), in which'),
+        ("nats://[1.2.3.4]:4222", 'URL number 1 ("nats://[1.2.3.4]:4222"), in which the address'),
+        ("a b:4222", 'URL number 1 ("a b:4222"), in which the host'),
+        # Letters in the place of a port may be a password whose host was forgotten.
+        ("nats://me:pw", 'URL number 1 ("nats://me"), in which the port'),
+        # A comma has cut a password in two.
+        ("nats://me:pw1,pw2@a", "URL number 1, in which the port"),
+        ("me:pw1,nats://me:pw@a", "URL number 1, in which the port"),
+        ("nats://me:pw@", "URL number 1, in which the host is missing"),
+        (f"nats://SU{'A' * 56}_:x", "URL number 1, in which"),
+    ],
+)
+def test_an_error_names_a_wrong_url_without_its_login(servers: str, said: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        Servers().parse("servers", servers)
+    assert said in str(caught.value)
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        (f"SU{'A' * 56}", True),
+        (f"/run/SA{'2' * 30}", True),
+        ("eyJ0eXAiOiJKV1QifQ.x", True),
+        ("-----BEGIN PRIVATE KEY-----", True),
+        ("me:x@host", True),
+        ("Password = x", True),
+        ('{"token": "x"}', True),
+        ("authorization: basic x", True),
+        ("/run/secrets/nats.creds", False),
+        ("SUBSCRIPTIONS", False),
+        ("tokens.*.new", False),
+        ("10 MBs", False),
+    ],
+)
+def test_texts_that_look_like_secrets_are_known(text: str, is_one: bool) -> None:
+    assert like_a_secret(text) is is_one
+    with pytest.raises(OptionError) as caught:
+        Whole(1).parse("theOption", text)
+    assert (f'not "{text}"' in str(caught.value)) is not is_one
