@@ -60,10 +60,15 @@ def __getattr__(name: str) -> Any:
 def register(spark: Any) -> None:
     """Register `format("jetstream")` with a `SparkSession`, classic or Spark Connect, unless Spark knows it already.
 
-    Raises `WorkerPythonError` if Spark's workers run a Python that cannot use this package. Only a classic session
-    tells which Python that is; if it is another than this one, a worker tries it, which takes a second or two.
+    Raises `ImportError` if this Spark is from before 4.0 and has no Python data sources. Raises `WorkerPythonError` if
+    Spark's workers run a Python that cannot use this package. Only a classic session tells which Python that is; if it
+    is another than this one, a worker tries it, which takes a second or two.
     """
-    from spark_jetstream.datasource import JetStreamDataSource  # noqa: PLC0415  # this package works without pyspark
+    # This package works without pyspark.
+    from spark_jetstream.spark_process import refuse_spark_3  # noqa: PLC0415
+
+    refuse_spark_3()
+    from spark_jetstream.datasource import JetStreamDataSource  # noqa: PLC0415
 
     try:
         spark.dataSource.register(JetStreamDataSource)

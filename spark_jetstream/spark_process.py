@@ -11,8 +11,10 @@ import logging
 import os
 import socket
 import sys
+from importlib.util import find_spec
 from types import FrameType
 
+import pyspark
 from pyspark import TaskContext
 
 try:
@@ -51,6 +53,19 @@ def log_as_spark() -> bool:
     handler.setFormatter(_SparkForm())
     log.addHandler(handler)
     return True
+
+
+def refuse_spark_3() -> None:
+    """Raise `ImportError` for a Spark without Python data sources.
+
+    Databricks Runtime 15.4 calls its Spark 3.5 and has them.
+    """
+    if find_spec("pyspark.sql.datasource") is None:
+        raise ImportError(
+            f"this Spark is {pyspark.__version__}, and Python data sources begin with Spark 4.0: use one of the "
+            "versions in docs/compatibility.md",
+            name="pyspark.sql.datasource",
+        )
 
 
 def find_file(path: str) -> str:

@@ -23,6 +23,7 @@ from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import NamePattern, name_pattern
 from spark_jetstream.options.values import Whole, hidden, revealed, unseen
 from spark_jetstream.protocol.json_text import json_object
+from spark_jetstream.spark_process import refuse_spark_3
 
 Kind = Literal["stream", "bucket", "objectBucket"]
 
@@ -81,11 +82,13 @@ def attach(
     and digits, and before a leading digit. A field whose name is that of another column gets ``payload_`` before it.
 
     Raises:
+        ImportError: This Spark is from before 4.0, which has no Python data sources.
         OptionError: Two streams would have the same view, or a table or view has the name that this function did not
             make for the same stream and account (servers, API prefix, user). All views are as they were.
         StreamNotFound: ``streams`` is a name, and there is neither such a stream nor a view of it.
         JetStreamError: What `Streams.infos` and `Messages.read` raise.
     """
+    refuse_spark_3()
     given = hidden(options)
     del options  # a traceback with local variables would show it
     pattern = name_pattern(checked(NamePattern(), "streams", streams))

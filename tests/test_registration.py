@@ -7,7 +7,9 @@ import re
 import sys
 import zipfile
 from base64 import b64decode
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -51,6 +53,20 @@ def test_where_spark_does_not_look_for_data_sources(stream: MakeStream, tmp_path
     result = run_script("-c", UNDISCOVERED, s.url, s.name, folder=tmp_path, PYTHONPATH=str(tmp_path))
     assert "DATA_SOURCE_NOT_FOUND" in result["refused"]
     assert result["rows"] == 10
+
+
+@pytest.mark.parametrize("work", [spark_jetstream.register, spark_jetstream.attach])
+def test_a_spark_without_python_data_sources_is_refused_in_one_sentence(
+    work: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "3.5.7")
+    monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
+    with pytest.raises(ImportError) as caught:
+        work(None)
+    assert str(caught.value) == (
+        "this Spark is 3.5.7, and Python data sources begin with Spark 4.0: use one of the versions in "
+        "docs/compatibility.md"
+    )
 
 
 WORKERS = """
