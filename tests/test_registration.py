@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import spark_jetstream
+from spark_jetstream.options.specs import FORGOTTEN
 from tests.support.jobs import ROOT, run_python, run_script, write_program
 from tests.support.publish import Message
 from tests.support.queries import refusal, stored
@@ -264,10 +265,6 @@ def test_a_table_takes_its_options_when_it_is_read(spark: SparkSession, stream: 
         assert stored(spark.read.options(servers=s.url, stream=s.name).table(table)) == s.rows()
         with pytest.raises(AnalysisException) as caught:
             spark.table(table).collect()
-        assert refusal(caught.value) == (
-            "OptionError",
-            "option stream is required: the name of the stream to read (or streamPattern, streamMetadata, bucket, "
-            "objectBucket, deadLettersOf)",
-        )
+        assert refusal(caught.value) == ("OptionError", FORGOTTEN)
     finally:
         spark.sql(f"DROP TABLE {table}")

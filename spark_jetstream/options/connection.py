@@ -11,7 +11,16 @@ from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
 from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo, address
-from spark_jetstream.options.specs import WHAT, Options, OptionSpec, Side, given_options, option, refuse_elsewhere
+from spark_jetstream.options.specs import (
+    FORGOTTEN,
+    WHAT,
+    Options,
+    OptionSpec,
+    Side,
+    given_options,
+    option,
+    refuse_elsewhere,
+)
 from spark_jetstream.options.values import Flag, Seconds, Secret, Text, hidden, revealed, unseen
 
 Sides = TypeVar("Sides", bound="SideOptions")
@@ -214,6 +223,8 @@ class SideOptions(Options):
         path = _path(mapping, given, call)
         if path is not None:
             given["stream"] = path
+        if cls.side == "source" and not given:
+            raise OptionError(FORGOTTEN, option="stream")
         connection = ConnectionOptions.from_given(given)
         try:
             return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})

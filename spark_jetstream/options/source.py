@@ -9,7 +9,16 @@ from pydantic import model_validator
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Pair, Positions, Subject
-from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, WHAT, OnConflict, Side, option
+from spark_jetstream.options.specs import (
+    ENSURE_STREAM,
+    NOT_MADE,
+    NOTHING_TO_READ,
+    ON_CONFLICT,
+    WHAT,
+    OnConflict,
+    Side,
+    option,
+)
 from spark_jetstream.options.values import Choice, Flag, Seconds, Size, Time, Whole
 from spark_jetstream.protocol.conventions import dead_letter_stream
 from spark_jetstream.protocol.stream import ReadWith
@@ -226,10 +235,7 @@ class SourceOptions(SideOptions):
     def _check_kind(self) -> SourceOptions:
         given = self.given()
         if given.isdisjoint(WHAT):
-            raise OptionError(
-                f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})",
-                option="stream",
-            )
+            raise OptionError(NOTHING_TO_READ, option="stream")
         kind = self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
         if self.as_of is not None and self.history:
             raise OptionError(

@@ -195,6 +195,15 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("asOfRevision", "asOfTimestamp"),
 )
 
+#: What is missing in a source.
+NOTHING_TO_READ = f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})"
+#: The same where no option has arrived at all. Spark (4.0 to 4.3) hands those of a table to no Python data source.
+FORGOTTEN = (
+    f"{NOTHING_TO_READ}, and no option was given; Spark forgets the options of CREATE TABLE: read with "
+    'spark.read.format("jetstream").option(...), or a view made by CREATE TEMPORARY VIEW ... USING jetstream OPTIONS '
+    "(...), or give the options of a table in each statement, SELECT ... FROM t WITH (...)"
+)
+
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
 NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (spark-jetstream {} add)"
 

@@ -73,9 +73,20 @@ def shop() -> Iterator[NatsServer]:
         yield server
 
 
+def run_sql(spark: SparkSession, statement: str) -> None:
+    """Run a statement; a streaming frame reads what is there."""
+    frame = spark.sql(statement)
+    if not frame.isStreaming:
+        frame.collect()
+        return
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) > 0
+
+
 @pytest.fixture
 def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Return a function that runs the Python blocks of a page and returns the names that they define.
+    """Return a function that runs the Python and SQL blocks of a page and returns the names that they define.
 
     It replaces the texts that it is given, too.
     """
@@ -89,12 +100,16 @@ def run_page(spark: SparkSession, shop: NatsServer, tmp_path: Path) -> Iterator[
         return credentials
 
     def run(name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
-        page_blocks = blocks(ROOT / name, "python")
-        assert page_blocks
+        python_blocks, sql_blocks = (blocks(ROOT / name, language) for language in ("python", "sql"))
+        assert python_blocks
+        texts = {**replaced, **(more or {})}
         names: dict[str, Any] = {"spark": spark, "dbutils": SimpleNamespace(secrets=SimpleNamespace(get=secret))}
-        for block in page_blocks:
+        for block in sorted([*python_blocks, *sql_blocks], key=lambda block: block.line):
+            if block in sql_blocks:
+                run_sql(spark, block.replaced(texts))
+                continue
             before = dict(names)
-            block.run({**replaced, **(more or {})}, names)
+            block.run(texts, names)
             for frame in [value for key, value in names.items() if value is not before.get(key)]:
                 if isinstance(frame, DataFrame) and not frame.isStreaming:
                     frame.count()  # Spark reads a frame only when an action needs it
@@ -224,7 +239,9 @@ def test_examples_of_the_sql_page(
     assert re.search(rf"\|\s*{MESSAGES * 2 // 5}\|\n", output)  # in the view of one subject
     assert re.search(rf"orders\.eu\.de\|\s*{MESSAGES * 2 // 5}\|", output)  # in the table
     assert re.search(rf"\|\s*{MESSAGES}\|\n", output)  # the last sequence
-    stored = {row.subject: bytes(row.data) for row in batch(spark, shop.url, "TOTALS").collect()}
+    rows = batch(spark, shop.url, "TOTALS").collect()
+    assert [bytes(row.data) for row in rows if row.subject == "totals.again"] == [b"7", b"7"]
+    stored = {row.subject: bytes(row.data) for row in rows}
     assert stored["totals.count"] == str(MESSAGES).encode()
     assert json.loads(stored["totals.copied"])["amount"] == 12.5
 
@@ -281,6 +298,10 @@ def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
     pytest_here = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path)
     environment = {**os.environ, "JAVA_HOME": ensure_java(), "SPARK_LOCAL_IP": "127.0.0.1"}
     assert re.search(r"^2 passed", run_python(*pytest_here, cwd=tmp_path, env=environment), re.MULTILINE)
+
+
+def test_each_page_with_sql_blocks_is_run() -> None:
+    assert [page.name for page in PAGES if blocks(page, "sql")] == ["sql.md"]  # test_examples_of_the_sql_page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

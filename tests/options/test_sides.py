@@ -188,6 +188,20 @@ def test_a_path_is_option_stream(streaming: bool) -> None:
     assert sink(streaming, path="ORDERS") == sink(streaming, stream="ORDERS")
 
 
+@pytest.mark.parametrize("streaming", [STREAM, BATCH])
+def test_a_source_without_any_option_says_that_spark_forgets_those_of_a_table(streaming: bool) -> None:
+    forgets = "no option was given; Spark forgets the options of CREATE TABLE"
+    for options in ({}, {"provider": "jetstream", "owner": "me"}, {"path": "/warehouse/t", "location": "/warehouse/t"}):
+        with pytest.raises(OptionError, match=r"^option stream is required: ") as caught:
+            SourceOptions.from_spark(options, streaming=streaming)
+        assert forgets in str(caught.value)
+        for way in ('read.format("jetstream").option(', "CREATE TEMPORARY VIEW ", " WITH ("):
+            assert way in str(caught.value)
+    with pytest.raises(OptionError, match=r"^option stream is required: ") as caught:
+        SourceOptions.from_spark({"servers": "nats://a"}, streaming=streaming)
+    assert forgets not in str(caught.value)
+
+
 def test_values_of_other_types_are_taken_as_their_text() -> None:
     options = source(maxMessagesPerTrigger=5, failOnDataLoss=False, subjects=None, token=SecretStr("x"))
     assert (options.max_messages_per_trigger, options.fail_on_data_loss, options.subjects) == (5, False, ())

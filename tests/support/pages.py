@@ -21,11 +21,16 @@ class Block(NamedTuple):
     page: Path
     line: int
 
+    def replaced(self, texts: dict[str, str]) -> str:
+        """Return the text with each key of ``texts`` replaced by its value."""
+        text = self.text
+        for default, own in texts.items():
+            text = text.replace(default, own)
+        return text
+
     def run(self, replaced: dict[str, str], names: dict[str, Any]) -> None:
         """Run the block as Python; a failure names page and line."""
-        text = self.text
-        for default, own in replaced.items():
-            text = text.replace(default, own)
+        text = self.replaced(replaced)
         exec(compile("\n" * (self.line - 1) + text, str(self.page), "exec"), names)
 
 
