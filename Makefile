@@ -72,8 +72,10 @@ lint: $(INSTALLED) ## Check style and types, and what sdist and wheel hold
 
 # The variable turns off a notice about the successor of MkDocs. Each notebook runs in a kernel of this environment.
 # With --quiet, --strict would see no warning.
+# mkdocs empties its folder first: an old site stays until the new one is complete.
 docs: $(INSTALLED) ## Build the documentation site into site/, with the outputs of the notebooks
-	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict
+	@$(RUN) NO_MKDOCS_2_WARNING=1 JUPYTER_PREFER_ENV_PATH=1 $(PY) -m mkdocs build --strict --site-dir build/site
+	@rm -rf site && mv build/site site
 	@echo "site/index.html is written"
 
 audit: $(INSTALLED) ## Look every locked dependency up in PyPI's list of vulnerabilities; needs the internet

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,13 +17,15 @@ from spark_jetstream.cli.arguments import consumer_option, stream_option
 from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:
-    from spark_jetstream.doctor.checks import Section
     from spark_jetstream.doctor.findings import Finding
 
 PURPOSES = ("read", "direct", "durable", "write", "exactly-once", "ensure", "administer", "backup", "restore")
 """`doctor.permissions.PURPOSES`, without its imports."""
 
 doctor = typer.Typer()
+
+_NEEDED = {"nats": "nats-py", "numpy": "numpy", "pyarrow": "pyarrow", "pydantic": "pydantic"}
+"""Packages that the checks import -> their names for pip."""
 
 _STYLES = {"ok": None, "warning": "yellow", "failed": "bold red", "unknown": "cyan"}
 _MARKS = {"ok": "ok", "warning": "WARN", "failed": "FAIL", "unknown": "?"}
@@ -60,6 +63,10 @@ def examine(
     Nothing is changed on the server. Ends with 0 if nothing failed, 1 if something did, and 3 if no server could be
     reached, or none let us in.
     """
+    missing = _missing_packages()
+    if missing:
+        _conclude(run, [("Packages", finding) for finding in _shown(run, "Packages", missing)])
+        raise Exit(FAILED)
     from spark_jetstream.doctor.checks import Examination
     from spark_jetstream.doctor.permissions import Job
 
@@ -67,24 +74,40 @@ def examine(
     examination = Examination(run.given, os.environ, job.completed(), spark=spark)
     findings: list[tuple[str, Finding]] = []
     for section in examination.sections():
-        run.out.text(section.title, "bold underline")
-        findings += [(section.title, finding) for finding in _shown(run, section, every)]
-    statuses = Counter(finding.status for _, finding in findings)
-    warnings = counted(statuses["warning"], "warning")
-    run.out.text(f"{statuses['failed']} failed, {warnings}, {statuses['unknown']} unknown, {statuses['ok']} ok", "bold")
-    run.out.json([{"section": title, **dataclasses.asdict(finding)} for title, finding in findings])
+        brief = section.brief and not every
+        findings += [(section.title, finding) for finding in _shown(run, section.title, section.findings, brief=brief)]
+    statuses = _conclude(run, findings)
     if not examination.reached:
         raise Exit(NOT_REACHED)
     if statuses["failed"] or (strict and statuses["warning"] + statuses["unknown"]):
         raise Exit(FAILED)
 
 
-def _shown(run: Run, section: Section, every: bool) -> Iterator[Finding]:
-    """Print and yield the findings of a section. Without ``every``, granted permissions are only counted."""
+def _missing_packages() -> list[Finding]:
+    """Return a finding for each package without which no other check can run."""
+    from spark_jetstream.doctor.findings import failed
+
+    text = "is not installed in this Python, and the other checks need it"
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    return [failed(_NEEDED[name], text, f"pip install {_NEEDED[name]}") for name in missing]
+
+
+def _conclude(run: Run, findings: list[tuple[str, Finding]]) -> Counter[str]:
+    """Print the number of findings of each status, and all of them as JSON; return the numbers."""
+    statuses = Counter[str](finding.status for _, finding in findings)
+    warnings = counted(statuses["warning"], "warning")
+    run.out.text(f"{statuses['failed']} failed, {warnings}, {statuses['unknown']} unknown, {statuses['ok']} ok", "bold")
+    run.out.json([{"section": title, **dataclasses.asdict(finding)} for title, finding in findings])
+    return statuses
+
+
+def _shown(run: Run, title: str, findings: Iterable[Finding], *, brief: bool = False) -> Iterator[Finding]:
+    """Print a section and yield its findings. With ``brief``, granted permissions are only counted."""
+    run.out.text(title, "bold underline")
     granted = 0
-    for finding in section.findings:
+    for finding in findings:
         yield finding
-        if finding.status == "ok" and section.brief and not every:
+        if finding.status == "ok" and brief:
             granted += 1
             continue
         run.out.text(f"{_MARKS[finding.status]:>{_WIDTH}}  {finding.check}: {finding.said}", _STYLES[finding.status])

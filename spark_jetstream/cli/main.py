@@ -39,7 +39,7 @@ try:
     from spark_jetstream.cli.stream import find, streams
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
-    if missing not in ("typer", "rich"):
+    if missing in ("", "spark_jetstream"):
         raise
     raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
 except KeyboardInterrupt:
@@ -132,6 +132,12 @@ def main() -> None:
     except JetStreamError as error:
         _complain(str(error))
         raise SystemExit(exit_code(error)) from error
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "spark_jetstream"):
+            raise
+        _complain(f"{missing} is missing: pip install 'spark-jetstream[cli]'")
+        raise SystemExit(FAILED) from error
     except OSError as error:
         _no_more_output()
         if not isinstance(error, BrokenPipeError):  # which says that the reader of the pipe has ended

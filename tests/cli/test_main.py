@@ -38,7 +38,13 @@ def test_version_and_help_are_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "extra", "arguments"), [("typer", "cli", ["--version"]), ("pyspark", "demo", ["demo"])]
+    ("package", "extra", "arguments"),
+    [
+        ("typer", "cli", ["--version"]),
+        ("pydantic", "cli", ["stream", "ls"]),
+        ("pyarrow", "cli", ["stream", "ls"]),
+        ("pyspark", "demo", ["demo"]),
+    ],
 )
 def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
     package: str, extra: str, arguments: list[str]

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import subprocess
 import zlib
 from collections.abc import Iterator
 from html import unescape
@@ -17,7 +18,7 @@ import yaml
 from mkdocs.exceptions import PluginError
 
 from spark_jetstream.options import ConnectionOptions, SinkOptions, SourceOptions
-from tests.support.jobs import run_python
+from tests.support.jobs import run_python, write_program
 from tests.support.pages import blocks
 from tests.support.project import ROOT, URLS
 from tools.site import build, site_hook
@@ -92,6 +93,21 @@ def test_a_notebook_runs_again_only_if_spark_did_not_start(
         else:
             with pytest.raises(PluginError, match=r"orders\.ipynb: (?s:.*)no port"):
                 site_hook.executed(path)
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_site_is_replaced_by_a_complete_one_alone(succeeds: bool, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("old")
+    (tmp_path / ".installed").touch()
+    # In the place of mkdocs: it empties its folder, writes a page, and may fail then.
+    build_it = 'for folder; do :; done; rm -rf "$folder"; mkdir -p "$folder"; echo new > "$folder/index.html"'
+    python = write_program(tmp_path / "python", build_it, "true" if succeeds else "false")
+    made = ["PYTHON=python3", f"PY={python}", "INSTALLED=.installed", "RUN="]
+    command = ["make", "-s", "-o", ".installed", "-f", str(ROOT / "Makefile"), "docs", *made]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) is succeeds, ran.stderr
+    assert (tmp_path / "site" / "index.html").read_text().strip() == ("new" if succeeds else "old")
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,6 +111,18 @@ def test_each_option_has_its_origin(nats_server: NatsServer, tmp_path: Path, mon
 def test_a_missing_file_is_named_by_its_option(nats_server: NatsServer) -> None:
     creds = ("--creds", "nowhere.creds")
     wrong("credentialsFile", 3, nats_server.url, *creds, text='names the file "nowhere.creds", which is not here')
+
+
+@pytest.mark.parametrize(("module", "package"), [("pyarrow", "pyarrow"), ("numpy", "numpy"), ("nats", "nats-py")])
+def test_a_package_that_is_missing_is_a_finding(module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    ran = run_command("doctor", "--no-spark", "--json")
+    assert ran.code == 1
+    [finding] = ran.json
+    assert (finding["section"], finding["check"], finding["status"]) == ("Packages", package, "failed")
+    assert finding["said"] == "is not installed in this Python, and the other checks need it"
+    assert finding["what_to_do"] == f"pip install {package}"
+    assert run_command("doctor", "--no-spark").out.splitlines()[0] == "Packages"
 
 
 # Reaching servers
