@@ -46,35 +46,57 @@ COMMANDS: Table = {
 COMMAND_HINTS: Table = _hints(
     {
         "": {
-            "top graph audit": "server ping --json shows what each server does, lag --watch what waits",
-            "latency": "rtt measures round trips, bench the speed of source and sink",
-            "auth": "this command makes no operators, accounts or users; context save stores a login",
-            "errors err error governor gov plugins service micro trace": "this command is for what JetStream stores",
+            "top graph audit": (
+                "use `server ping --json` to see what each server does, or `lag --watch` to see which messages wait"
+            ),
+            "latency": "use `rtt` to measure round trips, or `bench` to measure the speed of source and sink",
+            "auth": "this tool makes no operators, accounts or users; use `context save` to store a login",
+            "errors err error governor gov plugins service micro trace": (
+                "this tool works with JetStream alone; use the tool nats for it"
+            ),
         },
-        "account": {"report rep tls": "account info shows usage, doctor the login, server ping what each server does"},
+        "account": {
+            "report rep tls": (
+                "use `account info` to see the usage, `doctor` to check the login, or `server ping` to see what each "
+                "server does"
+            )
+        },
         "context": {
-            "copy cp edit vi": "context save NAME with its options, or those to change",
-            "validate": "context ls shows which cannot be used, doctor --context NAME tries one",
-            "previous - unselect": "context select NAME",
+            "copy cp edit vi": "use `context save` with the options to change",
+            "validate": (
+                "use `context ls` to see which contexts cannot be used, or `doctor` with --context NAME to try one"
+            ),
+            "previous - unselect": "use `context select` with the name of a context",
         },
         "server": {
-            "check": "check, without server before it",
-            "report rep request req watch graph": "server ping --json shows what each server does, lag what waits",
+            "check": "use `check` without the word server before it, such as `check connection`",
+            "report rep request req watch graph": (
+                "use `server ping --json` to see what each server does, or `lag` to see which messages wait"
+            ),
             "cluster r raft stream-check consumer-check": (
-                "stream info, stream step-down, consumer step-down, cluster step-down"
+                "use `stream info` to see the cluster of a stream, or `stream step-down`, `consumer step-down` or "
+                "`cluster step-down` to move a leader"
             ),
             "account config generate gen mappings mapping passwd mkpasswd pass password": (
-                "this command does not configure servers"
+                "this tool does not configure servers; use the tool nats for it"
             ),
         },
         "counter": {
-            "view v": "counter get SUBJECT --json",
-            "decrement decr dec d": "counter incr SUBJECT -- -5",
+            "view v": "use `counter get` with a subject and --json",
+            "decrement decr dec d": "use `counter incr` with a negative number, such as `counter incr SUBJECT -- -5`",
         },
-        "stream": {"graph": "lag STREAM --watch", "cluster c": "stream step-down, or stream peer-remove"},
-        "consumer": {"sub": "consumer next", "graph": "lag STREAM --watch", "cluster c": "consumer step-down"},
+        "stream": {
+            "graph": "use `lag` with the name of the stream and --watch",
+            "cluster c": "use `stream step-down` to move the leader, or `stream peer-remove` to remove a server",
+        },
+        "consumer": {
+            "sub": "use `consumer next` to receive the messages of a consumer",
+            "graph": "use `lag` with the name of the stream and --watch",
+            "cluster c": "use `consumer step-down` to move the leader",
+        },
     }
 )
+"""Each hint is a clause that says what to use: commands stand in backticks."""
 
 OPTIONS: Table = {
     "": _names(
@@ -98,73 +120,107 @@ OPTIONS: Table = {
 OPTION_HINTS: Table = _hints(
     {
         "": {
-            "--cluster --tag --tags": "--placement cluster=NAME,tags=TAG",
-            "--republish-source --republish-destination --republish-headers": "--republish src=FROM,dest=TO",
-            "--transform-source --transform-destination": "--subject-transform src=FROM,dest=TO",
-            "--limit-consumer-inactive --limit-consumer-max-pending": "--consumer-limits",
-            "--no-mirror --no-republish --no-transform": "--unset FIELD, such as --unset mirror",
-            "--mirror-domain": "--mirror with JSON that has the domain",
-            "--backoff-steps --backoff-min --backoff-max": "--backoff 1s,10s,1m",
-            "--pull --ephemeral": "consumer add without --deliver-subject, or with --ephemeral",
-            "--pinned-groups --overflow-groups": "--priority-groups GROUP and --priority-policy",
-            "--pause": "--pause-until TIME, or consumer pause",
-            "--nak --term": "--ack nak, or --ack term",
-            "--defaults --no-select": "nothing is asked, and what is not given has its default",
-            "--names -n --completion": "--json, or the command names",
-            "--force -f": "this command does not ask",
-            "--progress --no-progress": "only a terminal has a progress bar",
-            "--interactive -i --output --validate": "info --json > FILE, --config FILE, stream apply FILE --check",
-            "--pinned --api-level": "--json, and a pipe",
-            "--translate": "--raw, and a pipe to the program",
-            "--sort --reverse -R --compact --raw -r --consumers -o --messages -m --name --storage -t --dot": "--json",
-            "--all -a": "all streams count, those of buckets too",
-            "--leaders -l --state": "info shows the leader, stream state the state",
-            "--connect": "doctor --context NAME",
-            "--certstore --certstore-match --certstore-match-by --certstore-ca-match": "--tlscert, --tlskey, --tlsca",
-            "--socks-proxy --nsc --trace --connection-name --chunk-size --window-size --colors": "it does without",
-            "--js-event-prefix": "events --prefix PREFIX",
-            "--no-context": "XDG_CONFIG_HOME=/none in front of the command hides all contexts",
+            "--cluster --tag --tags": "use --placement cluster=NAME,tags=TAG",
+            "--republish-source --republish-destination --republish-headers": "use --republish src=FROM,dest=TO",
+            "--transform-source --transform-destination": "use --subject-transform src=FROM,dest=TO",
+            "--limit-consumer-inactive --limit-consumer-max-pending": "use --consumer-limits",
+            "--no-mirror --no-republish --no-transform": "use --unset with the field, such as --unset mirror",
+            "--mirror-domain": "use --mirror with JSON that has the domain",
+            "--backoff-steps --backoff-min --backoff-max": "use --backoff with the times, such as --backoff 1s,10s,1m",
+            "--pull": "leave it out; `consumer add` makes a pull consumer unless --deliver-subject is given",
+            "--ephemeral": "use `consumer add` with --ephemeral",
+            "--pinned-groups --overflow-groups": "use --priority-groups GROUP and --priority-policy",
+            "--pause": "use --pause-until TIME, or `consumer pause` for a consumer that exists",
+            "--nak --term": "use --ack nak, or --ack term",
+            "--defaults --no-select": "leave it out; this tool asks nothing, and what is not given has its default",
+            "--names -n --completion": "use --json, or `stream names` for streams",
+            "--force -f": "leave it out; this command does not ask",
+            "--progress --no-progress": "leave it out; only a terminal has a progress bar",
+            "--interactive -i --output --validate": (
+                "use `stream info --json` to write a file, --config FILE to read one, or `stream apply --check` to "
+                "compare"
+            ),
+            "--pinned --api-level": "use --json, and filter its output",
+            "--translate": "use --raw, and pipe the output to the program",
+            "--sort --reverse -R --compact --raw -r --consumers -o --messages -m --name --storage -t --dot": (
+                "use --json, and filter or sort its output"
+            ),
+            "--all -a": "leave it out; all streams count, those of buckets too",
+            "--leaders -l --state": "use `stream info` to see the leader, or `stream state` to see the state",
+            "--connect": "use `doctor` with --context NAME",
+            "--certstore --certstore-match --certstore-match-by --certstore-ca-match": (
+                "use --tlscert, --tlskey and --tlsca"
+            ),
+            "--socks-proxy --nsc --trace --connection-name --chunk-size --window-size --colors": (
+                "this tool has nothing like it"
+            ),
+            "--js-event-prefix": "use `events` with --prefix PREFIX",
+            "--no-context": "set the variable XDG_CONFIG_HOME=/none for the command, which hides all contexts",
         },
-        "account backup": {"--check --consumers --no-consumers --critical-warnings -w": "stream backup, one by one"},
+        "account backup": {
+            "--check --consumers --no-consumers --critical-warnings -w": "use `stream backup` for one stream at a time"
+        },
         "bench": {
-            "ARGUMENT": "bench SUBJECT writes and reads, without another word before it",
-            "--clients --csv --sleep --multisubject --multisubjectmax --progress --no-progress": "--subjects, --json",
+            "ARGUMENT": "use `bench SUBJECT`, which writes and reads, without another word before the subject",
+            "--clients --csv --sleep --multisubject --multisubjectmax --progress --no-progress": (
+                "use --subjects for several subjects, or --json for a program"
+            ),
         },
-        "cheat": {"--sections": "cheat shows all", "--save": "cheat > FILE"},
-        "consumer add": {"--name": "the name is the argument after the stream"},
+        "cheat": {
+            "--sections": "use `cheat`, which prints all sections",
+            "--save": "redirect the output to a file: `cheat > FILE`",
+        },
+        "consumer add": {"--name": "give the name as the argument after the stream: `consumer add STREAM NAME`"},
         "events": {
-            "--short --filter": "an event has one line without --details; --kind KIND, or a pipe to grep, filters",
-            "--srv-advisory --no-srv-advisory --no-js-metric --no-js-advisory": "--advisories, --metrics, or neither",
+            "--short --filter": (
+                "leave out --details for one line for each event, and use --kind KIND or grep to filter them"
+            ),
+            "--srv-advisory --no-srv-advisory --no-js-metric --no-js-advisory": (
+                "use --advisories, --metrics, or neither"
+            ),
         },
-        "kv rm": {"ARGUMENT": "kv del BUCKET KEY deletes a key, kv rm BUCKET the bucket"},
+        "kv rm": {"ARGUMENT": "use `kv del BUCKET KEY` to delete a key; `kv rm BUCKET` removes the bucket"},
         "pub": {
-            "--reply": "the stream replies with its acknowledgement; request waits for other replies",
-            "--sleep": "--count 1 in a loop of the shell",
-            "--jetstream -J": "pub always waits for the stream",
-            "--force-stdin": "- in place of DATA",
-            "--quiet -q": "> /dev/null",
-            "--atomic": "each message is published by itself",
-            "--translate": "a pipe from the program to pub SUBJECT",
+            "--reply": "use `request` to wait for replies; `pub` waits for the acknowledgement of the stream",
+            "--sleep": "use --count 1 in a loop of the shell",
+            "--jetstream -J": "leave it out; `pub` always waits for the stream",
+            "--force-stdin": "write - in place of DATA",
+            "--quiet -q": "redirect the output to /dev/null",
+            "--atomic": "leave it out; `pub` publishes each message by itself",
+            "--translate": "pipe the output of the program to `pub SUBJECT`",
         },
-        "reply": {"--command --sleep -q --header -H": "DATA with templates, or sub and a loop of the shell"},
-        "request": {"--count --send-on --wait -w --replies-all --reply-timeout": "--replies NUMBER and --timeout"},
-        "rtt": {"ARGUMENT": "--count NUMBER"},
-        "server info": {"ARGUMENT": "server ping --json shows all servers"},
-        "server ping": {"ARGUMENT": "the servers say how many they are", "--id --graph": "--json has ids and times"},
+        "reply": {"--command --sleep -q --header -H": "use DATA with templates, or `sub` in a loop of the shell"},
+        "request": {"--count --send-on --wait -w --replies-all --reply-timeout": "use --replies NUMBER and --timeout"},
+        "rtt": {"ARGUMENT": "use --count NUMBER for the number of round trips"},
+        "server info": {"ARGUMENT": "use `server ping --json` to see all servers"},
+        "server ping": {
+            "ARGUMENT": "leave it out; the servers say how many they are",
+            "--id --graph": "use --json, which has ids and times",
+        },
         "server run": {
-            "ARGUMENT": "--store-dir DIR keeps its streams",
-            "--clean --extend-demo-network --verbose --debug --websocket": "nats-server has more",
+            "ARGUMENT": "use --store-dir DIR to keep the streams",
+            "--clean --extend-demo-network --verbose --debug --websocket": (
+                "use the program nats-server, which has more options"
+            ),
         },
-        "stream ls": {"--cluster": "stream info STREAM shows the cluster"},
-        "stream restore": {"--config": "the fields as options, such as --max-age 30d"},
+        "stream add": {"ARGUMENT": "use --subjects to name the subjects of the stream, such as --subjects 'orders.>'"},
+        "stream ls": {"--cluster": "use `stream info STREAM` to see the cluster"},
+        "stream restore": {"--config": "use the options of the fields, such as --max-age 30d"},
         "sub": {
-            "--all --new --last --since --last-per-subject --start-sequence --stream --durable --ack": "consumer next",
-            "--direct --no-ack --match-replies --inbox -i --exclude-subjects --wait --dump": "--json, and a pipe",
-            "--subjects-only --timestamp --delta-time --graph --report-subjects --report-top": "--json, and a pipe",
+            "--all --new --last --since --last-per-subject --start-sequence --stream --durable --ack": (
+                "`sub` receives what is published from now on; use `stream view STREAM` to see the stored messages of "
+                "a stream, or `consumer next STREAM CONSUMER` to receive those of a consumer"
+            ),
+            "--direct --no-ack --match-replies --inbox -i --exclude-subjects --wait --dump": (
+                "use --json, and filter its output"
+            ),
+            "--subjects-only --timestamp --delta-time --graph --report-subjects --report-top": (
+                "use --json, and filter its output"
+            ),
         },
     }
 )
-"""ARGUMENT: what to write instead of an argument too many."""
+"""ARGUMENT: what to write instead of an argument too many. Each hint is a clause that says what to use."""
 
 VALUES: Mapping[str, Mapping[str, str]] = {
     "retention": {"work": "workqueue", "workq": "workqueue"},

@@ -85,6 +85,10 @@ class _Helpful:
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
         except WrongUsage as error:
+            missing = getattr(error, "param", None)
+            if missing is not None and missing.param_type_name == "option" and "Missing" in type(error).__name__:
+                example = (self.epilog or "").removeprefix("Example: ")
+                ctx.fail(f"option {missing.opts[0]} is missing: name it as in `{example}`")
             name = getattr(error, "option_name", "ARGUMENT" if "extra argument" in error.message else "")
             if hint := dict(_of_place(OPTION_HINTS, ctx)).get(name):
                 ctx.fail(f"there is no {'further argument' if name == 'ARGUMENT' else f'option {name}'}: {hint}")

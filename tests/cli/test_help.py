@@ -87,17 +87,21 @@ def test_commands_and_options_have_the_names_of_the_nats_tool(do: Command, name:
 
 def test_a_name_without_an_equivalent_gets_a_hint() -> None:
     for line, hint in {
-        "s cluster step-down S": "there is no command cluster: stream step-down, or stream peer-remove",
-        "latency a --server-b b": "there is no command latency: rtt measures round trips, bench the speed",
-        "server check connection": "there is no command check: check, without server before it",
-        "stream add S --cluster c": "there is no option --cluster: --placement cluster=NAME",
-        "stream ls --cluster c": "there is no option --cluster: stream info STREAM shows the cluster",
-        "consumer next S c --nak": "there is no option --nak: --ack nak, or --ack term",
-        "consumer add S --name c": "there is no option --name: the name is the argument after the stream",
-        "pub a b --sleep 1s": "there is no option --sleep: --count 1 in a loop of the shell",
-        "kv update B k v 1": "Missing option '--revision'",
-        "kv rm B k": "there is no further argument: kv del BUCKET KEY deletes a key",
-        "rtt 10": "there is no further argument: --count NUMBER",
+        "s cluster step-down S": "there is no command cluster: use `stream step-down` to move the leader,",
+        "latency a --server-b b": "there is no command latency: use `rtt` to measure round trips, or `bench` to",
+        "server check connection": "there is no command check: use `check` without the word server before it, such as",
+        "stream add S --cluster c": "there is no option --cluster: use --placement cluster=NAME",
+        "stream ls --cluster c": "there is no option --cluster: use `stream info STREAM` to see the cluster",
+        "consumer next S c --nak": "there is no option --nak: use --ack nak, or --ack term",
+        "consumer add S --name c": "there is no option --name: give the name as the argument after the stream",
+        "pub a b --sleep 1s": "there is no option --sleep: use --count 1 in a loop of the shell",
+        "kv update B k v 1": "option --revision is missing: name it as in `spark-jetstream kv update",
+        "kv rm B k": "there is no further argument: use `kv del BUCKET KEY` to delete a key",
+        "rtt 10": "there is no further argument: use --count NUMBER",
+        "sub --stream X": "of a stream, or `consumer next STREAM CONSUMER` to receive those of a consumer",
+        "consumer add S c --pull": "there is no option --pull: leave it out; `consumer add` makes a pull",
+        "stream add S a.>": "there is no further argument: use --subjects to name the subjects of the stream",
+        "check stream S": "option --stream is missing: name it as in `spark-jetstream check stream --stream ORDERS",
     }.items():
         refused(run_command(*line.split()), 2, hint, "(see spark-jetstream")
 

@@ -52,15 +52,15 @@ def test_a_flag_of_all_commands_works_or_is_answered(flag: str) -> None:
 
 def test_what_an_answer_names_is_there() -> None:
     commands = dict(walk(ROOT))
-    groups = "|".join(path[0] for path, command in commands.items() if hasattr(command, "commands"))
     flags = {flag for command in commands.values() for option in command.params for flag in option.opts}
     for place, rows in (*aliases.COMMAND_HINTS.items(), *aliases.OPTION_HINTS.items()):
         path = tuple(place.split())
         assert path in {(), *commands}, place
         for hint in rows.values():
             assert {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", hint)} <= flags | {"--install-completion"}, hint
-            for named in re.findall(rf"(?:^|, | and )({groups}) ([a-z][a-z-]+)\b", hint):
-                assert named in commands, hint
+            assert re.match("use |leave |give |set |write |pipe |redirect |this tool |`sub` receives ", hint), hint
+            for named in re.findall(r"`([a-z][a-z-]*(?: [a-z][a-z-]*)?)", hint):
+                assert tuple(named.split()) in commands, hint
     for place, names in aliases.COMMANDS.items():
         for name, own in names.items():
             path = (*place.split(), own)
