@@ -111,10 +111,10 @@ def test_replay(spark: SparkSession, run_recipe: RunRecipe) -> None:
     recipe = run_recipe("replay")
     rows = batch(spark, recipe.url, "CORRECTED").orderBy("sequence").collect()
     assert [(row.sequence, row.subject, json.loads(row.data), row.headers["Replayed-From"]) for row in rows] == [
-        (1, "corrected.sales.tea", {"pieces": 3, "price": 4.0}, ["SALES/3"]),
-        (2, "corrected.sales.milk", {"pieces": 1, "price": 1.5}, ["SALES/4"]),
+        (1, "corrected.scans.tea", {"pieces": 3, "price": 4.0}, ["SCANS/3"]),
+        (2, "corrected.scans.milk", {"pieces": 1, "price": 1.5}, ["SCANS/4"]),
     ]
-    assert batch(spark, recipe.url, "SALES").count() == 5
+    assert batch(spark, recipe.url, "SCANS").count() == 5
 
 
 @pytest.mark.full
