@@ -14,13 +14,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-import spark_jetstream
-
 
 def main() -> None:
     remote, servers, stream = sys.argv[1:]
     spark = SparkSession.builder.remote(remote).getOrCreate()
-    spark_jetstream.register(spark)  # a session of Spark Connect does not find the format by itself
     orders = spark.read.format("jetstream").option("servers", servers).option("stream", stream).load()
     orders.groupBy("subject").count().orderBy("subject").show(truncate=False)
     spark.stop()

@@ -15,8 +15,6 @@ import threading
 
 from pyspark.sql import SparkSession
 
-import spark_jetstream
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -32,7 +30,6 @@ def main() -> None:
     ended = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: ended.set())
-    spark_jetstream.register(spark)  # says in one sentence if the workers cannot use the package
 
     messages = (
         spark.readStream.format("jetstream")
