@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from spark_jetstream.errors import OptionError, ProtocolError
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
-from spark_jetstream.protocol.wire import as_arrow, as_vector, texts, without
+from spark_jetstream.protocol.arrow import as_arrow, as_vector, microseconds, repeated, texts, without
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.schema import BUCKET_COLUMNS, arrow_schema
 
 STREAM_PREFIX = "KV_"

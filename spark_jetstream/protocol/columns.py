@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
 from spark_jetstream.protocol import ack_subject
+from spark_jetstream.protocol.arrow import IntArray, as_arrow, gather, microseconds, repeated
 from spark_jetstream.protocol.headers import HEADERS_TYPE, decode_headers, to_text
 from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, as_arrow, gather
+from spark_jetstream.protocol.wire import Frames
 from spark_jetstream.schema import arrow_schema
 
 
@@ -121,21 +121,6 @@ class Delivered:
 
     def payloads(self) -> pa.BinaryArray:
         return self.frames.payloads()
-
-
-def repeated(value: str | bytes, count: int) -> pa.Array:
-    """Return a column of `count` times the same string or the same bytes."""
-    raw = value.encode() if isinstance(value, str) else value
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(raw))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(raw * count)]
-    return pa.Array.from_buffers(pa.string() if isinstance(value, str) else pa.binary(), count, buffers)
-
-
-def microseconds(nanoseconds: npt.NDArray[np.int64]) -> pa.TimestampArray:
-    """Return times in whole microseconds, rounded down, in UTC."""
-    return pa.Array.from_buffers(
-        pa.timestamp("us", tz="UTC"), len(nanoseconds), [None, pa.py_buffer(nanoseconds // 1000)]
-    )
 
 
 def record_batch(

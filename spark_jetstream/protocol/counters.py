@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.errors import ProtocolError
-from spark_jetstream.protocol.columns import MessageRun, microseconds, repeated
+from spark_jetstream.protocol.arrow import as_arrow, microseconds, repeated, texts
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.json_text import json_object
-from spark_jetstream.protocol.wire import as_arrow, texts
 from spark_jetstream.schema import COUNTER_COLUMNS, arrow_schema
 
 INCREMENT, SOURCES = "Nats-Incr", "Nats-Counter-Sources"

@@ -27,11 +27,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.arrow import BoolArray, IntArray, as_arrow, as_vector, gather, joined
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import decode_headers, to_text
 from spark_jetstream.protocol.units import whole_number
-from spark_jetstream.protocol.vectors import BoolArray, begins_with, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, as_arrow, as_vector, gather, joined, parse_status
+from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
+from spark_jetstream.protocol.wire import Frames, parse_status
 
 _STREAM, _SUBJECT, _SEQUENCE, _TIME, _PENDING, _PREVIOUS = range(6)
 _NAMES = (

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_jetstream.protocol.vectors import BoolArray, load8
-from spark_jetstream.protocol.wire import IntArray
+from spark_jetstream.protocol.arrow import BoolArray, IntArray
+from spark_jetstream.protocol.vectors import load8
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.wire import IntArray, as_arrow, as_vector, gather, joined, texts
+from spark_jetstream.protocol.arrow import IntArray, as_arrow, as_vector, gather, joined, texts
 
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 _RAW_TYPE = pa.map_(pa.binary(), pa.list_(pa.binary()))

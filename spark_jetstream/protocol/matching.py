@@ -8,12 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.arrow import BoolArray, IntArray, as_arrow, as_vector, binaries, piece
 from spark_jetstream.protocol.subjects import Shape, by_shape
-from spark_jetstream.protocol.vectors import BoolArray
-from spark_jetstream.protocol.wire import IntArray, as_arrow, as_vector, binaries
 
-_DOT = repeated(b".", 1)[0]  # not `pa.scalar`, which imports pandas
+_DOT = piece(b".")
 
 
 class Matcher:

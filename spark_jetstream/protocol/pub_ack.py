@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_jetstream.errors import API_ERRORS, InsufficientResources, ProtocolError, ServerBusy, brief
+from spark_jetstream.protocol.arrow import IntArray
 from spark_jetstream.protocol.jsapi import LONGEST_NAME
 from spark_jetstream.protocol.json_text import json_object
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.protocol.vectors import begins_with, parse_unsigned
-from spark_jetstream.protocol.wire import Frames, IntArray, parse_status
+from spark_jetstream.protocol.wire import Frames, parse_status
 
 NO_STREAM = 503
 """Status of an answer: no stream captures the subject (``err_code`` 0)."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
+from spark_jetstream.protocol.arrow import BoolArray, IntArray
+
 WordArray = npt.NDArray[np.uint64]
 
 _ZEROS = np.uint64(0x3030303030303030)

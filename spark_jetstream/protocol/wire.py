@@ -16,21 +16,19 @@ Messages of the subscriptions that are collected come out as `Frames` (still und
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_jetstream.errors import ProtocolError, brief
+from spark_jetstream.protocol.arrow import IntArray, as_arrow, binary, gather, joined
 from spark_jetstream.protocol.incoming import Incoming
 from spark_jetstream.protocol.vectors import load4, parse_unsigned, trailing_number
-
-IntArray = npt.NDArray[np.int64]
 
 MAX_LINE = 1 << 20
 """Longest line that is neither MSG nor HMSG, and longest one without its end that is waited for, in bytes."""
@@ -416,58 +414,3 @@ def parse_status(block: bytes | bytearray) -> StatusLine | None:
     lines = (line.partition(":") for line in match[3].decode("utf-8", "replace").split("\r\n"))
     headers = {name.strip(): value.strip() for name, colon, value in lines if colon}
     return StatusLine(int(match[1]), brief((match[2] or b"").decode("utf-8", "replace").strip()), headers)
-
-
-def binary(length: int, offsets: npt.NDArray[np.int32], data: Any) -> pa.BinaryArray:
-    """An Arrow binary array of `length` values over `data`, not copied: value i is data[offsets[i]:offsets[i+1]]."""
-    return pa.Array.from_buffers(pa.binary(), length, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
-    """Return a column of these values. Without `pa.array`, which imports pandas."""
-    offsets = np.cumsum([0, *(len(value or b"") for value in values)], dtype=np.int32)
-    array = binary(len(values), offsets, b"".join(value or b"" for value in values))
-    return without(array, np.array([value is None for value in values], np.bool_))
-
-
-def texts(values: Sequence[str]) -> pa.StringArray:
-    """Return a column of strings, as `binaries` does."""
-    return binaries([value.encode() for value in values]).view(pa.string())
-
-
-def without(values: pa.Array, bad: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return `values` with null in place of the bad ones."""
-    # Not one null for all: pyarrow up to 23 then takes the bytes of a slice from elsewhere.
-    return pc.if_else(as_arrow(bad), pa.nulls(len(values), values.type), values) if bad.any() else values
-
-
-def as_arrow(values: npt.NDArray[Any]) -> pa.Array:
-    """Return a vector as an Arrow array; numbers are not copied. Without `pa.array`, which imports pandas."""
-    content = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(content)])
-
-
-def as_vector(array: pa.Array) -> npt.NDArray[Any]:
-    """Return integers or booleans, none of them null, as a vector. Without `to_numpy`, which imports pandas."""
-    begin, end, content = array.offset, array.offset + len(array), array.buffers()[1] or b""
-    if pa.types.is_boolean(array.type):
-        return np.unpackbits(np.frombuffer(content, np.uint8), count=end, bitorder="little")[begin:].view(np.bool_)
-    return np.frombuffer(content, str(array.type))[begin:end]
-
-
-def gather(data: Any, start: IntArray, end: IntArray) -> pa.BinaryArray:
-    """Copy the pieces data[start[i]:end[i]], ascending and not overlapping, into one Arrow binary array."""
-    count = len(start)
-    around = np.empty(2 * count + 1, np.int32)
-    around[0:-1:2] = start
-    around[1::2] = end
-    around[-1] = end[-1] if count else 0
-    return binary(2 * count, around, data).take(as_arrow(np.arange(0, 2 * count, 2, dtype=np.int64)))
-
-
-def joined(pieces: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
-    """The pieces of `gather` as they follow each other, and where each begins and the next one does (n + 1 places)."""
-    _, offsets, content = pieces.buffers()
-    bounds = np.frombuffer(offsets, np.int32, len(pieces) + 1).astype(np.int64)
-    total = int(bounds[-1])
-    return np.frombuffer(content, np.uint8, total) if total else np.zeros(0, np.uint8), bounds

@@ -20,10 +20,10 @@ import pyarrow as pa
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DeliveryError, PermissionDenied, StreamNotFound
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.protocol.arrow import IntArray, binaries
 from spark_jetstream.protocol.columns import Delivered
 from spark_jetstream.protocol.conventions import SCHEDULED_ID, ledger_label
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.protocol.wire import binaries
 from spark_jetstream.sink.claims import Subjects, merged
 from spark_jetstream.sink.equal_rows import Balance, Missing, balance, claimed_twice
 from spark_jetstream.sink.id_reader import IdReader
@@ -31,7 +31,7 @@ from spark_jetstream.sink.ledger import Ledger, other_rows
 from spark_jetstream.sink.message_ids import COPIES, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
-from spark_jetstream.sink.rows import INCREMENT, IntArray, RefusedRow, Rows, shown_bytes
+from spark_jetstream.sink.rows import INCREMENT, RefusedRow, Rows, shown_bytes
 from spark_jetstream.sink.stored_ids import StoredIds
 from spark_jetstream.sink.target import Target
 from spark_jetstream.streams.pull import PullSettings, read_range

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.sink.rows import IntArray
+from spark_jetstream.protocol.arrow import IntArray
 
 _MOST = 1 << 16  # sequences that are kept as numbers, of eight bytes each
 

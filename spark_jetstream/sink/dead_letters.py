@@ -14,9 +14,8 @@ from hashlib import blake2b
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.arrow import binaries, repeated
 from spark_jetstream.protocol.conventions import DEAD_LETTER
-from spark_jetstream.protocol.wire import binaries
 from spark_jetstream.sink.message_ids import MessageIds
 from spark_jetstream.sink.rows import COMMAND_COLUMNS, GROUP, SERVER_HEADERS, RefusedRow, Rows
 

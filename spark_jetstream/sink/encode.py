@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jetstream.protocol.wire import as_arrow
-from spark_jetstream.sink.rows import INCREMENT, NOTHING, IntArray, Rows, decimal, lengths, piece
+from spark_jetstream.protocol.arrow import NOTHING, IntArray, as_arrow, decimal, lengths, piece
+from spark_jetstream.sink.rows import INCREMENT, Rows
 
 _CR_LF = b"\r\n"
 _VERSION = b"NATS/1.0\r\n"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_jetstream.protocol.arrow import IntArray
 from spark_jetstream.sink.id_keys import id_of_key, rows_of_keys
-from spark_jetstream.sink.rows import IntArray
 from spark_jetstream.sink.stored_ids import GUARDED, SCHEDULED, StoredIds
 
 

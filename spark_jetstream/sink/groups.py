@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.buckets.kv import EXPECTED
-from spark_jetstream.protocol.wire import as_vector
-from spark_jetstream.sink.rows import GROUP, IntArray, RefusedRow, Rows, flags, lengths, shown_bytes
+from spark_jetstream.protocol.arrow import IntArray, as_vector, flags, lengths
+from spark_jetstream.sink.rows import GROUP, RefusedRow, Rows, shown_bytes
 
 _LARGEST = 1000  # rows of a group: no server takes more messages in a batch (ADR-50)
 _EXPECTS = f"(?m)^{EXPECTED}:"

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream.protocol.arrow import NOTHING, IntArray, flags
 from spark_jetstream.sink.message_ids import DEAD, DIGEST
-from spark_jetstream.sink.rows import NOTHING, IntArray, flags
 
 _HEX = 2 * DIGEST
 _PARTS = re.compile(rb"(dead\.)?([0-9a-f]{%d})(?:\.(\d{1,9}))?(\.dead)?" % _HEX)

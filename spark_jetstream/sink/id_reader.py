@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import OutageError
+from spark_jetstream.protocol.arrow import as_vector, binaries
 from spark_jetstream.protocol.columns import Delivered
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.headers import decode_headers
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.protocol.wire import as_vector, binaries
 from spark_jetstream.sink.stored_ids import GUARDED, SCHEDULED, Marks, StoredIds
 from spark_jetstream.streams.lookup import next_message
 from spark_jetstream.streams.pull import PullSettings, read_range

@@ -14,8 +14,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from spark_jetstream.protocol.columns import repeated
-from spark_jetstream.protocol.wire import binaries
+from spark_jetstream.protocol.arrow import binaries, repeated
 from spark_jetstream.sink.rows import GROUP, RefusedRow, Rows
 
 

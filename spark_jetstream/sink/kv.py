@@ -14,26 +14,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jetstream.buckets.kv import EXPECTED, OPERATION_HEADERS, OPERATIONS, PUT, operation
-from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.arrow import (
+    NOTHING,
+    BoolArray,
+    IntArray,
+    as_arrow,
+    as_bytes,
+    as_vector,
+    binaries,
+    flags,
+    lengths,
+    piece,
+    repeated,
+)
 from spark_jetstream.protocol.headers import block_headers
 from spark_jetstream.protocol.subjects import MAX_SUBJECT, key_fault
-from spark_jetstream.protocol.wire import as_arrow, as_vector, binaries
 from spark_jetstream.sink.rows import (
     BYTES,
     LEFT_OUT_TIME,
-    NOTHING,
     NUMBER,
     TEXT,
     Columns,
-    IntArray,
-    Mask,
     Rows,
     Types,
-    as_bytes,
-    flags,
-    lengths,
     note,
-    piece,
     shown_bytes,
     with_ttl_and_expected,
 )
@@ -140,7 +144,7 @@ def is_marker(headers: bytes) -> bool:
     return operation(block_headers(headers)) != OPERATIONS[PUT]
 
 
-def rounds(subject: pa.BinaryArray, alone: Mask | None = None) -> Iterator[IntArray]:
+def rounds(subject: pa.BinaryArray, alone: BoolArray | None = None) -> Iterator[IntArray]:
     """Yield the indices of rows in rounds: each round has a subject once, and each subject has its rows in their order.
 
     With `alone` only the marked rows must have their subject for themselves: others with the same one share a round.

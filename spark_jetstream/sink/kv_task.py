@@ -25,9 +25,9 @@ from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.protocol.arrow import as_arrow, binaries
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
 from spark_jetstream.protocol.pub_ack import Refusal
-from spark_jetstream.protocol.wire import as_arrow, binaries
 from spark_jetstream.sink.kv import BucketColumns, expected_revision, expecting, is_marker, rounds, rows_of
 from spark_jetstream.sink.message_ids import Scheme
 from spark_jetstream.sink.report import TaskReport, Totals

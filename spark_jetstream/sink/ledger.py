@@ -46,15 +46,14 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests, settled_info
 from spark_jetstream.errors import DeliveryError, OutageError, StreamNotFound
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.protocol.arrow import IntArray, binaries
 from spark_jetstream.protocol.conventions import ledger_label
 from spark_jetstream.protocol.stream import StreamSummary, subject_pattern
-from spark_jetstream.protocol.wire import binaries
 from spark_jetstream.sink.id_reader import IdReader
 from spark_jetstream.sink.ledger_batch import TRIES, BatchRecord, begun_already, begun_by_old_release
 from spark_jetstream.sink.ledger_entry import BUCKET, OLD_RUN, STREAM, Slot, TaskEntry, fought_over
 from spark_jetstream.sink.message_ids import MessageIds, WriteTask
 from spark_jetstream.sink.report import TaskReport
-from spark_jetstream.sink.rows import IntArray
 from spark_jetstream.sink.stored_ids import StoredIds
 from spark_jetstream.streams.lookup import streams_of
 

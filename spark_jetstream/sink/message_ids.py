@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream.protocol.arrow import NOTHING, as_vector, binaries, binary, flags, piece
 from spark_jetstream.protocol.hashing import STABLE, Hashes, HashSet, subject_hashes
-from spark_jetstream.protocol.wire import as_vector, binaries, binary
-from spark_jetstream.sink.rows import NOTHING, Rows, flags, piece
+from spark_jetstream.sink.rows import Rows
 
 DIGEST = 12
 """Bytes of a hash: two different rows among 10**9 share one with a probability of 10**-11."""

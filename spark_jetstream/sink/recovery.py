@@ -13,9 +13,9 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import ask, stream_info
 from spark_jetstream.errors import JetStreamError, PermissionDenied
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.arrow import as_arrow
 from spark_jetstream.protocol.pub_ack import ACCOUNT_IS_FULL, Outcome, Refusal, is_full
 from spark_jetstream.protocol.stream import StreamSummary
-from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.kv import expected_revision
 from spark_jetstream.sink.ledger import Ledger
 from spark_jetstream.sink.rows import INCREMENT, RefusedRow

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.errors import ProtocolError
+from spark_jetstream.protocol.arrow import IntArray
 from spark_jetstream.sink.claims import Claims, Subjects
-from spark_jetstream.sink.rows import IntArray
 
 _COUNTS = ("partition", "rows", "stored", "duplicates", "dead_letters")
 _LARGEST_CLAIMS = 128 * 1024  # bytes of claims in an entry of the ledger, which has to fit into one message

@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jetstream.protocol.arrow import BoolArray, IntArray, as_arrow, decimal, flags, piece, without
 from spark_jetstream.protocol.conventions import SCHEDULED_ID
 from spark_jetstream.protocol.hashing import HashMap, subject_hashes
-from spark_jetstream.protocol.wire import as_arrow, without
 from spark_jetstream.sink.kv import rounds
-from spark_jetstream.sink.rows import IntArray, Mask, Rows, decimal, flags, piece, with_header
+from spark_jetstream.sink.rows import Rows, with_header
 from spark_jetstream.sink.window import InFlight
 
 # Header lines of rows, as patterns.
@@ -101,6 +101,6 @@ def ids_of_copies(ids: pa.BinaryArray, after: IntArray) -> pa.BinaryArray:
     return pc.binary_join_element_wise(ids, decimal(as_arrow(after)), piece(b".after"))
 
 
-def _having(rows: Rows, line: str) -> Mask:
+def _having(rows: Rows, line: str) -> BoolArray:
     """Mark the rows with a header line that begins so."""
     return flags(pc.match_substring_regex(rows.lines, f"(?m)^{line}"))

@@ -15,7 +15,22 @@ import pyarrow.compute as pc
 
 from spark_jetstream import schema
 from spark_jetstream.errors import SchemaError
-from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.arrow import (
+    NOTHING,
+    ZERO,
+    BoolArray,
+    IntArray,
+    as_arrow,
+    as_bytes,
+    as_vector,
+    binary,
+    decimal,
+    flags,
+    lengths,
+    piece,
+    repeated,
+    without,
+)
 from spark_jetstream.protocol.conventions import ATOMIC_GROUP, SCHEDULED_ID
 from spark_jetstream.protocol.subjects import MAX_SUBJECT
 from spark_jetstream.protocol.units import (
@@ -26,11 +41,8 @@ from spark_jetstream.protocol.units import (
     beyond_clock,
     go_duration,
 )
-from spark_jetstream.protocol.wire import as_arrow, as_vector, binary, without
 from spark_jetstream.schema import closest_column, zone_hint
 
-IntArray = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Unfit = dict[int, dict[bytes, bytes]]
 
 Types = Mapping[str, tuple[str, ...]]
@@ -93,13 +105,9 @@ _LONGEST = f"200 years ({LONGEST_TTL // 3_600_000_000_000}h)"
 _TOO_LONG = f"more than {_LONGEST}, for which no server can wait"
 _ROLLUP = r"^(sub|all)\z"
 
+
 # Parts of expressions. Numbers and bytes of Python, `pa.scalar`, `pa.array` and `to_numpy` would make pyarrow import
 # pandas, in which Spark looks for garbage after each task.
-NOTHING = repeated(b"", 1)[0]
-ZERO = as_arrow(np.zeros(1, np.int32))[0]
-_FALSE = as_arrow(np.zeros(1, np.bool_))[0]
-
-
 @dataclass(frozen=True)
 class Columns:
     """The names of the checked columns of a DataFrame. `subject` is the option, which replaces the column."""
@@ -536,7 +544,7 @@ def _with_schedule_and_rollup(
     return lines
 
 
-def _keep(unfit: Unfit, header: bytes, values: pa.BinaryArray, bad: Mask) -> None:
+def _keep(unfit: Unfit, header: bytes, values: pa.BinaryArray, bad: BoolArray) -> None:
     """Note the bad values of a command column that are not null."""
     for at in np.flatnonzero(bad & flags(values.is_valid())).tolist():
         unfit.setdefault(at, {})[header] = values[at].as_py()
@@ -550,7 +558,7 @@ def _schedules(values: pa.Array) -> pa.BinaryArray:
     return pc.replace_substring_regex(as_bytes(values), r"^(\d{4}-\d\d-\d\dT)", r"@at \1")
 
 
-def _note_far(values: pa.Array, times: pa.BinaryArray, faults: dict[int, str]) -> Mask:
+def _note_far(values: pa.Array, times: pa.BinaryArray, faults: dict[int, str]) -> BoolArray:
     """Note the schedules with a time or a duration that a server cannot count. Return the bad ones.
 
     `values` is the column, and `times` holds the same as the server reads it.
@@ -616,7 +624,7 @@ def shown_bytes(text: bytes) -> str:
     return repr(text[:80].decode("utf-8", "replace"))
 
 
-def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> Mask:
+def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | None = None) -> BoolArray:
     """Note a reason for the bad rows, unless they have one already. Return the flags of `bad`."""
     marked = flags(bad)
     for at in np.flatnonzero(marked):
@@ -627,9 +635,9 @@ def note(faults: dict[int, str], bad: pa.Array, reason: str, row: IntArray | Non
 def _note_each(
     faults: dict[int, str],
     values: pa.BinaryArray,
-    doubtful: Mask,
+    doubtful: BoolArray,
     fault: Callable[[bytes], str | None],
-) -> Mask:
+) -> BoolArray:
     """Note what `fault` says of doubtful values, and return the bad ones.
 
     Looks at each distinct value once.
@@ -645,29 +653,3 @@ def _note_each(
             faults.setdefault(at, reason)
             bad[at] = True
     return bad
-
-
-def flags(values: pa.BooleanArray) -> Mask:
-    """Return flags as a vector, null as false."""
-    return as_vector(pc.coalesce(values, _FALSE))
-
-
-def lengths(values: pa.Array) -> IntArray:
-    """Return how many bytes each text or binary value has, null none."""
-    sizes = pc.binary_length(values)
-    return as_vector(pc.coalesce(sizes, ZERO) if sizes.null_count else sizes).astype(np.int64)
-
-
-def decimal(values: pa.Array) -> pa.BinaryArray:
-    """Return integers as decimal digits; null stays null."""
-    return values.cast(pa.string()).cast(pa.binary())
-
-
-def piece(value: bytes) -> pa.Scalar:
-    """Return a constant part of a joined array."""
-    return repeated(value, 1)[0]
-
-
-def as_bytes(array: pa.Array) -> pa.BinaryArray:
-    """Return a text or binary array as a binary array."""
-    return array if array.type == pa.binary() else array.cast(pa.binary())

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_jetstream.protocol.arrow import IntArray
 from spark_jetstream.sink.id_keys import Keys, batch_keys
-from spark_jetstream.sink.rows import IntArray
 
 Marks = npt.NDArray[np.uint8]
 

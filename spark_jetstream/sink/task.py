@@ -12,8 +12,8 @@ import pyarrow as pa
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import DeliveryError, JetStreamError
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.protocol.arrow import as_arrow, as_vector, lengths
 from spark_jetstream.protocol.pub_ack import NO_STREAM
-from spark_jetstream.protocol.wire import as_arrow, as_vector
 from spark_jetstream.sink.claims import Claims
 from spark_jetstream.sink.dead_letters import dead_letters
 from spark_jetstream.sink.groups import group_names, sorted_out, whole_groups
@@ -23,16 +23,7 @@ from spark_jetstream.sink.message_ids import MessageIds, Scheme, WriteTask
 from spark_jetstream.sink.publisher import Publisher
 from spark_jetstream.sink.report import TaskReport, Totals
 from spark_jetstream.sink.rollups import Rollups, ids_of_copies
-from spark_jetstream.sink.rows import (
-    COMMAND_COLUMNS,
-    COMMANDS,
-    Columns,
-    RefusedRow,
-    Rows,
-    SinkColumns,
-    lengths,
-    rows_of,
-)
+from spark_jetstream.sink.rows import COMMAND_COLUMNS, COMMANDS, Columns, RefusedRow, Rows, SinkColumns, rows_of
 from spark_jetstream.sink.target import Target
 
 _HELD = 1 << 30  # bytes of rows with a group; an Arrow array holds less than twice as many

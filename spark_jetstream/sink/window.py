@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_jetstream.protocol.arrow import BoolArray, IntArray, as_arrow
 from spark_jetstream.protocol.pub_ack import Refusal, StoredAcks
-from spark_jetstream.protocol.wire import as_arrow
 from spark_jetstream.sink.encode import Encoded, encode
 from spark_jetstream.sink.groups import of_group
 from spark_jetstream.sink.report import Totals
-from spark_jetstream.sink.rows import IntArray, Mask, RefusedRow, Rows
+from spark_jetstream.sink.rows import RefusedRow, Rows
 from spark_jetstream.sink.target import Target
 
 MAX_BYTES_IN_FLIGHT = 32 * 1024 * 1024
@@ -76,7 +76,7 @@ class SharedReplies:
         self._fresh: dict[tuple[str, str], list[IntArray]] = {}  # sequences of the new messages by stream and domain
         self._known: list[IntArray] = []  # sequences of messages that the stream had stored before
 
-    def take(self, stored: StoredAcks, mine: Mask) -> tuple[int, int]:
+    def take(self, stored: StoredAcks, mine: BoolArray) -> tuple[int, int]:
         """Take the marked answers; return how many they are, and how many of them are duplicates."""
         known = mine & stored.duplicate
         count, duplicates = int(np.count_nonzero(mine)), int(np.count_nonzero(known))
@@ -115,17 +115,17 @@ class InFlight:
         count = len(portion.sizes)
         self.portion = portion
         self.frames = frames  # the rows as they are sent; replaced when rows that shared a subject get their own
-        self.waiting: Mask = frames.size <= most  # rows without an answer; while rows share, all that were sent
+        self.waiting: BoolArray = frames.size <= most  # rows without an answer; while rows share, all that were sent
         self.unanswered = int(portion.sizes[self.waiting].sum())  # rows less answers
         # Answers while the rows shared.
         self.replies = None if place is None else SharedReplies(self.unanswered, place, portion.after)
         self.sent = 0.0  # when rows were last sent; 0.0 before the first time
         self.timeouts = 0  # how often no answer came within `ackTimeout`
-        self.again: Mask = np.zeros(count, np.bool_)  # rows that were sent more than once
+        self.again: BoolArray = np.zeros(count, np.bool_)  # rows that were sent more than once
         self.tries: npt.NDArray[np.int32] = np.zeros(count, np.int32)  # refusals of each row for the time being
         self.due: dict[int, float] = {}  # when rows are to be sent again: after a refusal, or after `separate`
         self.sequences: IntArray = np.zeros(count, np.int64)  # as which message each row is stored; 0 while unknown
-        self.known: Mask = np.zeros(count, np.bool_)  # rows that an earlier attempt has stored
+        self.known: BoolArray = np.zeros(count, np.bool_)  # rows that an earlier attempt has stored
 
     def sending(self, now: float, rows: Sequence[int] | None = None) -> list[memoryview]:
         """Note that the rows without an answer, or these of them, are sent. Return their frames."""
@@ -161,7 +161,7 @@ class InFlight:
         """Count that no answer came within `ackTimeout`."""
         self.timeouts += 1
 
-    def take_shared(self, stored: StoredAcks, mine: Mask) -> None:
+    def take_shared(self, stored: StoredAcks, mine: BoolArray) -> None:
         """Take the marked answers to the shared reply subject."""
         assert self.replies is not None
         count, duplicates = self.replies.take(stored, mine)
@@ -171,7 +171,7 @@ class InFlight:
         sequences = stored.sequences[mine]
         self.portion.counted.note(stored.stream, int(sequences.min()), int(sequences.max()))
 
-    def take(self, stored: StoredAcks, mine: Mask) -> None:
+    def take(self, stored: StoredAcks, mine: BoolArray) -> None:
         """Take the marked answers, the first ones to their rows."""
         at, sequences = stored.numbers[mine] - self.frames.first, stored.sequences[mine]
         twice = at[:0]

@@ -46,22 +46,21 @@ from spark_jetstream.buckets.kv import STREAM_PREFIX, keys
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.source import SourceOptions
-from spark_jetstream.protocol.columns import MessageRun, repeated
+from spark_jetstream.protocol.arrow import BoolArray, IntArray, as_vector, text_piece
+from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import subject_hashes
 from spark_jetstream.protocol.matching import Matcher
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.subjects import is_wild
 from spark_jetstream.protocol.units import rfc3339, time_nanoseconds
-from spark_jetstream.protocol.vectors import BoolArray, IntArray
-from spark_jetstream.protocol.wire import as_vector
 from spark_jetstream.source.probes import probe_of
 from spark_jetstream.streams.direct import read_direct, sifts
 from spark_jetstream.streams.latest import TablePart
 from spark_jetstream.streams.lookup import message
 from spark_jetstream.streams.pull import PullSettings, look, read_range
 
-_ROLLUP = repeated("Nats-Rollup", 1)[0]  # not `pa.scalar`, which imports pandas
+_ROLLUP = text_piece("Nats-Rollup")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.client.requests import Connect, Requests, info_of
 from spark_jetstream.errors import DataLossError, JetStreamError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
-from spark_jetstream.protocol.columns import repeated
+from spark_jetstream.protocol.arrow import repeated
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.schema import OBJECT_COLUMNS, arrow_schema
 from spark_jetstream.source.advice import READERS, Read

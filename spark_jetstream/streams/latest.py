@@ -37,11 +37,11 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, JetStreamError, OutageError
+from spark_jetstream.protocol.arrow import BoolArray
 from spark_jetstream.protocol.columns import Delivered, MessageRun
 from spark_jetstream.protocol.direct_get import MergedReplies
 from spark_jetstream.protocol.hashing import Hashes, HashSet, subject_hashes
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
-from spark_jetstream.protocol.vectors import BoolArray
 from spark_jetstream.streams.direct import read_direct, sifts
 from spark_jetstream.streams.lookup import next_sequence
 from spark_jetstream.streams.pull import Messages, PullSettings, RangeReader, look

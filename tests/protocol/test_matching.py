@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_jetstream.protocol.arrow import binaries
 from spark_jetstream.protocol.matching import Matcher
 from spark_jetstream.protocol.stream import subject_pattern
-from spark_jetstream.protocol.wire import binaries
 from tests.protocol.test_subjects import filters, plain
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import DeliveryError, OptionError, RowRefused, SchemaError
-from spark_jetstream.protocol.wire import binaries
+from spark_jetstream.protocol.arrow import binaries
 from spark_jetstream.sink import task as task_module
 from spark_jetstream.sink.encode import encode
 from spark_jetstream.sink.groups import sorted_out, whole_groups

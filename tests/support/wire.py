@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from spark_jetstream.protocol.arrow import IntArray, gather
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.headers import HEADERS_TYPE
 from spark_jetstream.protocol.incoming import Incoming
-from spark_jetstream.protocol.wire import Event, Frames, IntArray, Scanner, gather
+from spark_jetstream.protocol.wire import Event, Frames, Scanner
 
 #: Subject, header, payload, and whether there is a reply subject.
 Answer = tuple[bytes, bytes, bytes, bool]
