@@ -30,7 +30,8 @@ from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.names import Name, PublishSubject, Subject
 from spark_jetstream.options.values import Kind
 from spark_jetstream.protocol import jsapi
-from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LEVELS, LOOKING, NEEDED
+from spark_jetstream.protocol.features import LEVELS
+from spark_jetstream.protocol.jsapi import ACCOUNT_INFO, GATHERED, LOOKING, NEEDED
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.streams.lookup import nearest_stream
 

@@ -24,6 +24,7 @@ from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.errors import BackupError, PermissionDenied, RequestTimeout, brief
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.features import shown_version
 from spark_jetstream.protocol.units import Bytes, Timestamp
 from spark_jetstream.protocol.wire import Frames, Status
 
@@ -112,7 +113,7 @@ def backup(
             meta = indented(reply.model_dump(mode="json", exclude_unset=True, include={"config", "state"}))
             manifest = Manifest(
                 stream=stream,
-                server=".".join(map(str, connection.server_version)),
+                server=shown_version(connection.server_version),
                 time=Timestamp.of(dt.datetime.now(dt.timezone.utc)),
                 consumers=consumers,
                 chunks=count,

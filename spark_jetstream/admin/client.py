@@ -48,6 +48,7 @@ from spark_jetstream.options.specs import given_options
 from spark_jetstream.options.values import did_you_mean, file_path, hidden
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import SINCE
+from spark_jetstream.protocol.features import shown_version
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 from spark_jetstream.protocol.wire import Frames
 
@@ -79,7 +80,7 @@ class Account:
         """Return the server and its API; ``info`` saves a request. Raises what `info` raises."""
         info = info or self.info()
         connection = self._api.connection
-        version = ".".join(map(str, connection.server_version))
+        version = shown_version(connection.server_version)
         return ServerInfo(version, info.api.level, info.domain, connection.max_payload)
 
     def connected(self) -> dict[str, Any]:

@@ -31,10 +31,11 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, read_answers
+from spark_jetstream.protocol.features import DIRECT_BATCHES, FIRST_SINCE
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import Timestamp, shown
 from spark_jetstream.protocol.wire import parse_status
-from spark_jetstream.streams.direct import OLDEST_SERVER, AnswerRejected, read_direct, receive
+from spark_jetstream.streams.direct import AnswerRejected, read_direct, receive
 from spark_jetstream.streams.lookup import nearest_subject, search_time
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ _NO_VALUE = re.compile(r"[\r\n\ud800-\udfff]")
 _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
 _DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
 _OTHER_STREAM = "stream {} was deleted, or created again, while it was read"
-_FINDS_TIMES = 2  # level of the API
 _LOOK = 0.5  # seconds to wait for an answer about a stream: during an election no server answers
 
 
@@ -257,7 +257,7 @@ class Messages:
         if first >= end:
             return
         # Behind a leaf node the JetStream that answers has another version than the server of the connection.
-        batches = self._api.connection.server_version >= OLDEST_SERVER and self._api.level() != 0
+        batches = self._api.connection.can(DIRECT_BATCHES) and self._api.level() != 0
         allowed = info.config.allow_direct and batches
         if direct and not allowed:
             raise JetStreamError(f"stream {stream} does not allow direct reads (allow_direct, and server 2.11)")
@@ -276,11 +276,8 @@ class Messages:
         self._delete(stream, sequence, {"seq": positive(sequence), "no_erase": True}, "delete")
 
     def _finds_times(self) -> bool:
-        """Return whether the server surely finds the first message since a time.
-
-        Servers before 2.12 answer with another one where sequences are missing (seen with 2.10.26 and 2.11.11).
-        """
-        return (self._api.level() or 0) >= _FINDS_TIMES
+        """Return whether the server surely finds the first message since a time."""
+        return FIRST_SINCE.is_at(self._api.level() or 0)
 
     def _search(self, stream: str, start: Timestamp, subject: str, direct: bool) -> tuple[int, tuple[int, int] | None]:
         """Return what `search_time` does, of the whole stream."""

@@ -24,6 +24,7 @@ from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import ApiError, BackupError, JetStreamError, NoResponders, StreamExists, StreamNotFound
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.features import BACKUPS_OF_2_15
 from spark_jetstream.streams.lookup import streams_of
 
 log = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ class _Restore:
             raise
         except ApiError as error:
             hint = ""
-            if self._archive and self._connection.server_version < (2, 15, 0):
+            if self._archive and not self._connection.can(BACKUPS_OF_2_15):
                 hint = "; backups of servers from 2.15 on need such a server"
             raise BackupError(f"{error}{hint}") from error
 

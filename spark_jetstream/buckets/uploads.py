@@ -17,9 +17,9 @@ from spark_jetstream.buckets.kv import WRONG_REVISION
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, PermissionDenied
 from spark_jetstream.options.connection import ConnectionOptions
+from spark_jetstream.protocol.features import EXPECTED_STREAM_PASSES_MIRRORS
 from spark_jetstream.protocol.pub_ack import (
     ADVICE,
-    NAMING_SERVERS,
     NO_STREAM,
     AckReader,
     Outcome,
@@ -118,7 +118,7 @@ class Uploads:
 
     def head(self, lines: bytes = b"") -> bytes:
         """Return the header block of a message with these lines of its own."""
-        named = self._connection.server_version >= NAMING_SERVERS
+        named = self._connection.can(EXPECTED_STREAM_PASSES_MIRRORS)
         expected = b"Nats-Expected-Stream: %b\r\n" % self.stream.encode() if named else b""
         return b"NATS/1.0\r\n%b%b\r\n" % (expected, lines)
 

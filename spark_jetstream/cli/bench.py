@@ -138,8 +138,9 @@ def _read(
     """Read the first messages of a stream; with ``filters``, all from ``first`` on that match."""
     from spark_jetstream.bench import read
     from spark_jetstream.options import SourceOptions
+    from spark_jetstream.protocol.features import DIRECT_BATCHES
     from spark_jetstream.protocol.stream import SequenceRange
-    from spark_jetstream.streams.direct import OLDEST_SERVER, read_direct
+    from spark_jetstream.streams.direct import read_direct
     from spark_jetstream.streams.pull import PullSettings, read_range
 
     info = run.admin.streams.load(name)
@@ -161,7 +162,7 @@ def _read(
     else:
         # There a consumer is part of what decides which messages stay.
         run.out.note(f"stream {name} has {info.config.retention} retention: it is read by direct gets only")
-    if direct and info.config.allow_direct and run.connect().server_version >= OLDEST_SERVER:
+    if direct and info.config.allow_direct and run.connect().can(DIRECT_BATCHES):
         readers["source, readWith=direct"] = read_direct
     elif direct:
         run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")

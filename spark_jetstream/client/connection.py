@@ -21,6 +21,7 @@ from spark_jetstream.client.subscription import Listener, Subscribed
 from spark_jetstream.errors import ApiError, ConnectionFailed, JetStreamError, PermissionDenied, RequestTimeout
 from spark_jetstream.options import ConnectionOptions, advice
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.features import Feature
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,10 @@ class Connection:
         """The version of the server."""
         version = self._login.client.connected_server_version
         return version.major, version.minor, version.patch
+
+    def can(self, feature: Feature) -> bool:
+        """Whether the server has a feature."""
+        return feature.is_in(self.server_version)
 
     @property
     def server_info(self) -> dict[str, Any]:

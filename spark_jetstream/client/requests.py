@@ -13,6 +13,7 @@ from spark_jetstream.client.connection import Connection, Question
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import ApiError, JetStreamError, ServerBusy, StreamNotFound
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.features import Feature
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,10 @@ class Requests:
         the connection's. Raises what `Connection.ask` raises, after `retry_timeout`.
         """
         return self.call(lambda connection: ask(connection, template, stream, context=context, prefix=prefix))
+
+    def can(self, feature: Feature) -> bool:
+        """Whether the server has a feature. Raises what `call` raises."""
+        return self.call(lambda connection: connection.can(feature))
 
     def stream(self, name: str, context: str = "") -> StreamSummary:
         """Return the state of a stream (STREAM.INFO). Raises `StreamNotFound`, and what `ask` raises."""

@@ -24,6 +24,7 @@ from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
 from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import hidden, revealed
+from spark_jetstream.protocol.features import CONSUMER_RESET, CONSUMERS_BOUNDED
 from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
 from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stores_any_inbox
 from spark_jetstream.protocol.subjects import covers
@@ -40,7 +41,6 @@ _VARIABLES = {option: variable for variable, option in PLAIN.items()} | {
 }
 _FULL = 0.9
 _CONSUMERS = 1000  # of a stream without a limit of its own, since server 2.15
-_CONSUMERS_LEVEL = 5
 _MAX_LAG = 1000  # messages
 _QUIET = 60_000_000_000  # ns without a sign of life of a mirror's origin
 _READING = frozenset({"read", "direct", "durable"})
@@ -171,7 +171,7 @@ class Examination:
         config = self._info and self._info.config
         queue, mirror = (config.retention == "workqueue", config.mirror) if config else (False, None)
         clustered = self._info is None or bool(self._info.cluster and self._info.cluster.name)
-        lines = self.job.permissions(options, queue=queue, old=connection.server_version < (2, 14), mirror=mirror)
+        lines = self.job.permissions(options, queue=queue, old=not connection.can(CONSUMER_RESET), mirror=mirror)
         yield from check_permissions(connection, self._identity, lines, clustered=clustered)
 
     def _start_spark(self, options: ConnectionOptions) -> Iterator[Finding]:
@@ -332,7 +332,7 @@ def _check_consumers(info: StreamInfo, account: AccountInfo | None) -> Iterator[
         tier = account.tiers.get(f"R{config.num_replicas if config.retention == 'interest' else 1}", account)
         limits.append((min(used, tier.consumers), tier.limits.max_consumers))
     limits = [(count, most) for count, most in limits if most > 0]
-    if not limits and account is not None and account.api.level >= _CONSUMERS_LEVEL:
+    if not limits and account is not None and CONSUMERS_BOUNDED.is_at(account.api.level):
         limits = [(used, _CONSUMERS)]
     if not limits:
         yield ok("consumers", f"{used:,}, no limit")

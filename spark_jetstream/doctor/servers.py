@@ -31,7 +31,14 @@ from spark_jetstream.errors import (
     brief,
 )
 from spark_jetstream.options.connection import ConnectionOptions
-from spark_jetstream.protocol.jsapi import LEVELS, since
+from spark_jetstream.protocol.features import (
+    CONSUMER_RESET,
+    DIRECT_BATCHES,
+    FILTERED_PURGE,
+    LEVELS,
+    shown_version,
+    since,
+)
 from spark_jetstream.protocol.server_info import checked_info
 from spark_jetstream.protocol.units import counted, parse_time
 
@@ -47,9 +54,9 @@ _CLOCK_TOLERANCE = 5.0  # seconds
 _FULL = 0.9
 LEADERLESS = "is a leader being elected? try again; then look into the server's log"
 _FEATURES = (
-    (1, "readWith=direct"),
-    (4, "moving a consumer (durable makes it anew instead)"),
-    (5, "several filters on a work queue (durable)"),
+    (DIRECT_BATCHES.level, "readWith=direct"),
+    (CONSUMER_RESET.level, "moving a consumer (durable makes it anew instead)"),
+    (FILTERED_PURGE.level, "several filters on a work queue (durable)"),
 )
 """API level -> what a server with a lower one cannot do."""
 
@@ -236,7 +243,7 @@ def check_login(options: ConnectionOptions) -> Finding:
         return failed("login", str(error), advice)
     except JetStreamError as error:
         return failed("login", str(error), "see above; the server's log knows more")
-    version = ".".join(map(str, connection.server_version))
+    version = shown_version(connection.server_version)
     return ok("login", f"accepted by nats-server {version} ({who}), max_payload {connection.max_payload:,}")
 
 

@@ -95,14 +95,6 @@ GATHERED = frozenset({STREAM_LIST, CONSUMER_LIST})
 NEEDED: Mapping[str, int] = {CONSUMER_PAUSE: 1, CONSUMER_UNPIN: 1, CONSUMER_RESET: 4, PEER_EVACUATE: 5, CANCEL_MOVE: 5}
 """Subjects that not every supported server knows -> the API level from which on one does."""
 
-LEVELS: Mapping[int, str] = {1: "2.11", 2: "2.12", 4: "2.14", 5: "2.15"}
-"""API level -> the first server that has it (ADR-44)."""
-
-
-def since(level: int) -> str:
-    """Return the first version of the server with an API level, ``before 2.11`` for level 0."""
-    return LEVELS.get(max((known for known in LEVELS if known <= level), default=0), "before 2.11")
-
 
 def subject(prefix: str, template: str, stream: str = "", consumer: str = "", **names: str) -> str:
     """Return the subject of a request: one of the templates above, with its placeholders filled in."""

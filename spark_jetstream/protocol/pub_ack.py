@@ -28,10 +28,6 @@ from spark_jetstream.protocol.wire import Frames, parse_status
 NO_STREAM = 503
 """Status of an answer: no stream captures the subject (``err_code`` 0)."""
 
-NAMING_SERVERS = (2, 11, 6)
-"""The oldest server whose mirrors pass over Nats-Expected-Stream: those of older ones stop for good at a message that
-has it (seen with 2.10.26 to 2.11.4). There acknowledgements alone tell which stream has stored a message."""
-
 _DUPLICATE = b',"duplicate": true}'
 _COUNTER = b',"val":"'
 _ZERO, _NINE, _MINUS, _BRACE, _QUOTE = b'09-}"'

@@ -33,6 +33,7 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.options import ConnectionOptions, SinkOptions, advice
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.features import COUNTERS, MESSAGE_TTL, shown_version
 from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stores_any_inbox
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subject_pattern
 from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
@@ -55,9 +56,8 @@ _SETTINGS = {
     "atomic_group": "allow_atomic",
 }
 _NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would store as plain messages
-#: Columns and the oldest servers that know them; before that a server stores an increment as a message without payload,
-#: and a message with a TTL for good.
-_SERVERS = {"incr": (2, 12, 0), "ttl": (2, 11, 0)}
+#: Columns that only newer servers know.
+_FEATURES = {"incr": COUNTERS, "ttl": MESSAGE_TTL}
 _MAX_BYTES_REQUIRED = 10113  # error code: streams of this account must have max_bytes
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
@@ -74,7 +74,7 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     exactly-once is not possible, `SchemaError` for a column that the server is too old for, `StreamNotFound`, and what
     `connect` raises.
     """
-    needs = frozenset(columns).intersection({*_SETTINGS, *_SERVERS})
+    needs = frozenset(columns).intersection({*_SETTINGS, *_FEATURES})
     _check_columns(options, needs)
     # Each write of a query with foreachBatch has a writeId of its own.
     key = options.model_copy(update={"write_id": None}), needs
@@ -86,10 +86,10 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     times = options.connection
     starts = checked is None and not options.streaming
     connection = connect(times.connect_timeout if starts else times.retry_timeout)
-    for column, (major, minor, patch) in _SERVERS.items():
-        if column in needs and connection.server_version < (major, minor, patch):
-            version = ".".join(map(str, connection.server_version))
-            raise SchemaError(f'column "{column}" needs nats-server {major}.{minor}, and this one is {version}')
+    for column, feature in _FEATURES.items():
+        if column in needs and not connection.can(feature):
+            version = shown_version(connection.server_version)
+            raise SchemaError(f'column "{column}" needs nats-server {feature.since}, and this one is {version}')
     # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them, or if no answer
     # would mean that there is no such domain.
     needed = options.delivery == "exactly-once" or needs & _NEW or times.domain is not None
@@ -207,8 +207,7 @@ class _Check:
         def create(connection: Connection) -> None:
             connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, STREAM), request, context=context)
 
-        version = self.requests.call(lambda connection: connection.server_version)
-        knows_ttl = version >= _SERVERS["ttl"]
+        knows_ttl = self.requests.can(MESSAGE_TTL)
         try:
             state = self.requests.stream(STREAM)
             expires = knows_ttl and not self.options.streaming
@@ -265,7 +264,7 @@ def _ledger_command(replicas: int, *, with_ttl: bool, bounded: bool) -> str:
 
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
-    named = sorted(needs - _SERVERS.keys())
+    named = sorted(needs - _FEATURES.keys())
     if named and options.stream is None:
         raise OptionError(f'option stream must name the stream for column "{named[0]}"', option="stream")
     if "rollup" in needs and options.delivery == "exactly-once":

@@ -43,8 +43,8 @@ from spark_jetstream.client.deadline import Deadline
 from spark_jetstream.client.requests import Connect
 from spark_jetstream.errors import ConnectionFailed, JetStreamError, OutageError, PermissionDenied, RowRefused
 from spark_jetstream.options import SinkOptions
+from spark_jetstream.protocol.features import EXPECTED_STREAM_PASSES_MIRRORS
 from spark_jetstream.protocol.pub_ack import (
-    NAMING_SERVERS,
     NO_STREAM,
     AckReader,
     Outcome,
@@ -92,7 +92,7 @@ class Publisher:
             options.max_in_flight,
             # Rows that share a reply subject may have to be sent again, which `maxRetries` 0 rules out.
             may_share=options.max_retries > 0,
-            names_stream=self._connection.server_version >= NAMING_SERVERS,
+            names_stream=self._connection.can(EXPECTED_STREAM_PASSES_MIRRORS),
         )
         self._recovery = Recovery(self._connection, target, ledger)
         self._answered = time.monotonic()  # when the last answer came, or the first row of all in flight was sent

@@ -17,28 +17,19 @@ from spark_jetstream.client.requests import Requests, ask, stream_info
 from spark_jetstream.errors import ApiError, ConsumerNotFound, JetStreamError, OptionError, ProtocolError, ServerBusy
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.conventions import PURGE, RUN, SINCE
+from spark_jetstream.protocol.features import CONSUMER_RESET, FILTERED_PURGE
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import FilterIndex
 
 log = logging.getLogger(__name__)
 
-RESET_LEVEL = 4
-"""The API level of the first server that can move a consumer (2.14)."""
-SEVERAL_FILTERS_LEVEL = 5
-"""The API level of the first server that purges one of several filters of a work queue's consumer safely (2.15).
-
-An older server moves the consumer past what it purges, and past messages of the consumer's other filters. A cluster
-takes these for acknowledged, and removes them when its leaders change (seen with 2.12.8 and 2.14.6;
-tests/source/test_progress.py, test_several_filters_of_a_work_queue_and_an_older_server).
-"""
 LONG = 50_000
 """Where an interest stream spans more sequences, consumers are neither created nor deleted without need.
 
 A server that deletes a consumer looks for what nobody needs any more. Beyond 100,000 sequences it does that in the
 background (`checkInterestState`). If another consumer is deleted before the server comes to it, the server compacts the
-stream to 0, which purges it: all messages are lost, whoever needs them. Seen with 2.12.8, 2.14.6 and 2.15.1, and not
-with 2.10.26 and 2.11.11 (tests/source/test_planner.py, test_a_long_interest_stream). Half of that leaves room for what
-is published meanwhile.
+stream to 0, which purges it: all messages are lost, whoever needs them (`PURGE_OF_LONG_STREAMS`;
+tests/source/test_planner.py, test_a_long_interest_stream). Half of that leaves room for what is published meanwhile.
 """
 PAST_THE_END = 2
 """A consumer must not begin so many sequences, or more, past the last one of an interest stream.
@@ -48,9 +39,6 @@ same as for a `LONG` stream when it deletes the consumer: two such consumers tha
 (`cleanupNoInterestMessages` in server/consumer.go; 59 of 60 tries with 2.15.1). Only a stream that lost its tail is
 shorter than what is read of it.
 """
-PURGING_SERVERS = (2, 12, 0)
-"""The first version of which that is known."""
-
 _SECOND = 1_000_000_000
 
 _PURGE = re.compile(r"below ([0-9]{1,19}), then at ([0-9]{1,19})( or later)?")
@@ -123,7 +111,7 @@ class ConsumerState:
         """Whether the server can move the consumer there: since 2.14, and not before the sequence it began at."""
         start = self.config.get("opt_start_seq")
         by_start = self.config.get("deliver_policy") == "by_start_sequence"
-        return self.level >= RESET_LEVEL and sequence >= (start if by_start and isinstance(start, int) else 1)
+        return CONSUMER_RESET.is_at(self.level) and sequence >= (start if by_start and isinstance(start, int) else 1)
 
     def differences(self, filters: tuple[str, ...], *, in_memory: bool) -> list[str]:
         """What keeps the consumer from holding a query's position, each as "field: wanted X, is Y".
@@ -314,9 +302,9 @@ class DurableConsumers:
         connection.request(subject, jsapi.request_body(batch=1, max_bytes=1, no_wait=True), context=context)
 
     def loses_messages(self, state: StreamSummary, consumer: ConsumerState) -> bool:
-        """Whether the purge of one filter of a work queue takes messages of the others (`SEVERAL_FILTERS_LEVEL`)."""
+        """Whether the purge of one filter of a work queue takes messages of the others (`FILTERED_PURGE`)."""
         several = state.retention == "workqueue" and len(self.filters) > 1
-        return several and consumer.level < SEVERAL_FILTERS_LEVEL
+        return several and not FILTERED_PURGE.is_at(consumer.level)
 
     def purge(self, stream: str, end: int) -> None:
         """Remove the messages of the query's filters below the sequence `end`, which is at least 2."""

@@ -10,10 +10,11 @@ from functools import partial
 from spark_jetstream.client.requests import Requests, settled_info
 from spark_jetstream.errors import DataLossError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import ReadWith, SequenceRange, StreamSummary
 from spark_jetstream.protocol.units import INT64_MAX
 from spark_jetstream.source.continuity import Evidence, check_continuity, contradicts, idle_position, latest_position
-from spark_jetstream.source.durable import PURGING_SERVERS, is_long
+from spark_jetstream.source.durable import is_long
 from spark_jetstream.source.gets import Gets
 from spark_jetstream.source.offsets import StreamPosition
 from spark_jetstream.source.positions import (
@@ -89,7 +90,7 @@ class StreamPlan:
         """
         state = self._settled(reply, position)
         self.probe.check(state)
-        endangered = is_long(state) and self._requests.call(lambda to: to.server_version) >= PURGING_SERVERS
+        endangered = is_long(state) and self._requests.can(PURGE_OF_LONG_STREAMS)
         check_retention(state, self._options, endangered=endangered)
         if needs_direct(state, self._options, endangered=endangered) and not self.probe.direct:
             if endangered:

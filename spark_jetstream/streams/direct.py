@@ -36,6 +36,7 @@ from spark_jetstream.options import advice
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.direct_get import DirectBatch, EndOfBatch, MergedReplies, merge, read_answers
+from spark_jetstream.protocol.features import DIRECT_BATCHES, shown_version
 from spark_jetstream.protocol.matching import Matcher
 from spark_jetstream.protocol.stream import SequenceRange, StreamSummary
 from spark_jetstream.protocol.subjects import is_wild
@@ -54,7 +55,6 @@ from spark_jetstream.streams.pull import (
 
 log = logging.getLogger(__name__)
 
-OLDEST_SERVER = (2, 11, 0)
 CLOCK_SKEW = 5_000_000_000  # ns that the clocks of the servers of a cluster may differ
 _LEAST_BYTES = 64 * 1024  # of one request, however many filters share the memory
 _MOST_BYTES = 32 * 1024 * 1024  # the server closes a connection that has 64 MiB to receive
@@ -186,9 +186,11 @@ def receive(connection: Connection, inbox: Inbox, context: str) -> Frames:
 
 def check_server(connection: Connection) -> None:
     """Raise `JetStreamError` if the server is too old for batched Direct Gets."""
-    if connection.server_version < OLDEST_SERVER:
-        version = ".".join(map(str, connection.server_version))
-        raise JetStreamError(f"reading by direct gets needs nats-server 2.11 or newer, and this is {version}")
+    if not connection.can(DIRECT_BATCHES):
+        version = shown_version(connection.server_version)
+        raise JetStreamError(
+            f"reading by direct gets needs nats-server {DIRECT_BATCHES.since} or newer, and this is {version}"
+        )
 
 
 def refuse_indirect(state: StreamSummary) -> None:

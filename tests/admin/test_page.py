@@ -15,6 +15,7 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.admin.models.events import EVENT_TYPES
 from spark_jetstream.cli import main
 from spark_jetstream.protocol import jsapi
+from spark_jetstream.protocol.features import LEVELS
 from spark_jetstream.testing import NatsServer
 from tests.support.command import succeed
 from tests.support.publish import Message, Publisher
@@ -76,7 +77,7 @@ def test_the_tables_have_every_command() -> None:
 def test_the_page_says_which_subjects_are_new() -> None:
     servers = dict(re.findall(r"^\| `([A-Z._<>a-z]+)` (?:\| [^|]*){4}\| ([\d.]*) *\|$", TEXT, re.MULTILINE))
     for subject, level in jsapi.NEEDED.items():
-        assert servers[re.sub(r"\{(\w+)\}", r"<\1>", subject)] == jsapi.LEVELS[level]
+        assert servers[re.sub(r"\{(\w+)\}", r"<\1>", subject)] == LEVELS[level]
 
 
 def test_the_page_has_every_event() -> None:

@@ -19,11 +19,13 @@ import pytest
 from nats.js.client import JetStreamContext
 
 from spark_jetstream.errors import DataLossError, RequestTimeout
+from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.source import durable
 from spark_jetstream.source.durable import DurableConsumers
 from spark_jetstream.source.planner import Planner
 from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.client import ask
+from tests.support.features import for_none
 from tests.support.keyed import make_bucket, name_of
 from tests.support.planning import driver, planner_after, read, run
 from tests.support.progress import SECOND, delete_consumer, make_consumer
@@ -366,7 +368,7 @@ def test_a_running_query_notices_that_its_messages_are_purged(
     stream: MakeStream, monkeypatch: pytest.MonkeyPatch, retention: str, can_move: bool
 ) -> None:
     if not can_move:
-        monkeypatch.setattr(durable, "RESET_LEVEL", 99)
+        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     case = Case(stream, filtered=True, durable=True, retention=retention)
     case.publish("aab")
     (_, position), *_ = run(case.running, case.position)

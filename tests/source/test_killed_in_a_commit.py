@@ -16,10 +16,12 @@ import pytest
 from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.errors import DataLossError, JetStreamError, RequestTimeout
 from spark_jetstream.protocol.conventions import PURGE, RUN
+from spark_jetstream.protocol.features import CONSUMER_RESET, FILTERED_PURGE
 from spark_jetstream.source import durable
 from spark_jetstream.source.durable import Purge
 from spark_jetstream.source.planner import Planner
 from tests.support import planning
+from tests.support.features import for_none
 from tests.support.planning import driver, planner_after
 from tests.support.progress import (
     Crash,
@@ -142,7 +144,7 @@ def die_after(number: int, run: Run, committed: int) -> None:
 def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the server counts as one that cannot move a consumer."""
     if request.param:
-        monkeypatch.setattr(durable, "RESET_LEVEL", 99)
+        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     return bool(request.param)
 
 
@@ -301,7 +303,7 @@ def test_a_run_that_may_not_move_the_consumer_says_where_it_is(
     """A server before 2.14 cannot, and an account may not. The next run begins at the position."""
     shared = Shared(stream, "bba")
     if not refused:
-        monkeypatch.setattr(durable, "RESET_LEVEL", 99)
+        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     run = shared.commit()
     run.wire.deny("CONSUMER.RESET")
     run.commit(shared.next)
@@ -386,7 +388,7 @@ def test_older_messages_that_newer_ones_replace_are_no_loss_either(
 def test_a_run_with_several_filters_has_lost_nothing_either(stream: Maker, then: str) -> None:
     for number in range(len(COMMIT) + 4):  # two filters need two looks, and two purges
         made = stream(retention="workqueue", allow_direct=True)
-        if level_of(made) < durable.SEVERAL_FILTERS_LEVEL:
+        if not FILTERED_PURGE.is_at(level_of(made)):
             return
         filters = [f"{made.subject}.{token}" for token in "ac"]
         make_consumer(made, "other", filter_subject=f"{made.subject}.b")

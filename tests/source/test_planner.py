@@ -21,6 +21,7 @@ from spark_jetstream.client.pool import close_all
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import ConnectionFailed, DataLossError, JetStreamError, OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
+from spark_jetstream.protocol.features import PURGE_OF_LONG_STREAMS
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import parse_time, rfc3339
 from spark_jetstream.source import durable, reader, stream_plan
@@ -33,6 +34,7 @@ from spark_jetstream.testing import NatsCluster, NatsServer
 from tests.support.calls import SEQUENCE, data_source
 from tests.support.client import full
 from tests.support.fake_jetstream import CREATED, FakeJetStream, Honest
+from tests.support.features import for_none
 from tests.support.planning import STATE, driver, planner_after, read, run
 from tests.support.proxy import WireProxy
 from tests.support.publish import Message
@@ -250,7 +252,7 @@ def test_a_long_interest_stream(
         ) as raised:
             driver(server.url, "N", streaming=streaming).initial()
         assert raised.value.option == "readWith"
-    monkeypatch.setattr(stream_plan, "PURGING_SERVERS", (99, 0, 0))
+    monkeypatch.setattr(stream_plan, "PURGE_OF_LONG_STREAMS", for_none(PURGE_OF_LONG_STREAMS))
     assert not any(part.read_with == "direct" for name in "SN" for part in ranges(name))
 
 

@@ -20,11 +20,13 @@ from spark_jetstream.errors import (
     RequestTimeout,
 )
 from spark_jetstream.protocol.conventions import RUN, SINCE
+from spark_jetstream.protocol.features import CONSUMER_RESET, FILTERED_PURGE
 from spark_jetstream.protocol.jsapi import purge_request
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.source import durable, progress
-from spark_jetstream.source.durable import SEVERAL_FILTERS_LEVEL, ConsumerState, consumer_state
+from spark_jetstream.source.durable import ConsumerState, consumer_state
 from spark_jetstream.source.progress import LazyCommit, Progress
+from tests.support.features import for_all, for_none
 from tests.support.planning import STATE
 from tests.support.progress import (
     RETENTIONS,
@@ -54,7 +56,7 @@ from tests.support.streams import Stream
 def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the server counts as one that cannot move a consumer."""
     if request.param:
-        monkeypatch.setattr(durable, "RESET_LEVEL", 99)
+        monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
     return bool(request.param)
 
 
@@ -116,7 +118,7 @@ def test_other_consumers_of_an_interest_stream_keep_what_they_need(stream: Maker
 @pytest.mark.parametrize("filters", [(), ("a",), ("a", "b"), ("*.x",)])
 def test_work_queue(stream: Maker, filters: tuple[str, ...]) -> None:
     made = stream(retention="workqueue")
-    if len(filters) > 1 and level_of(made) < SEVERAL_FILTERS_LEVEL:
+    if len(filters) > 1 and not FILTERED_PURGE.is_at(level_of(made)):
         refused(made)
         return
     run = Run(made, *(f"{made.subject}.{suffix}" for suffix in filters)).open()
@@ -145,10 +147,10 @@ def test_several_filters_of_a_work_queue_and_an_older_server(
     made = stream(retention="workqueue")
     filters = [f"{made.subject}.a", f"{made.subject}.b"]
     make_consumer(made, filter_subjects=filters)
-    monkeypatch.setattr(durable, "SEVERAL_FILTERS_LEVEL", 0)
+    monkeypatch.setattr(durable, "FILTERED_PURGE", for_all(FILTERED_PURGE))
     run = Run(made, *filters).open()
     made.fill_in_turn(6, "ab")
-    monkeypatch.setattr(durable, "SEVERAL_FILTERS_LEVEL", 99)
+    monkeypatch.setattr(durable, "FILTERED_PURGE", for_none(FILTERED_PURGE))
     with pytest.raises(OptionError, match="may lose unread messages"):
         run.commit(5)  # the server was replaced by an older one
     assert kept(made) == (1, 6, 6)

@@ -12,8 +12,10 @@ import pytest
 
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, PermissionDenied, RequestTimeout
+from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.source import durable
 from spark_jetstream.testing import NatsServer
+from tests.support.features import for_all, for_none
 from tests.support.progress import (
     Crash,
     Maker,
@@ -64,7 +66,7 @@ def admin_of(server: NatsServer) -> str:
 
 @pytest.fixture(autouse=True)
 def _old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "RESET_LEVEL", 99)
+    monkeypatch.setattr(durable, "CONSUMER_RESET", for_none(CONSUMER_RESET))
 
 
 @pytest.fixture
@@ -183,7 +185,7 @@ def test_what_is_left_of_a_crash_is_removed_by_a_newer_server(
     with pytest.raises(Crash):
         run.commit(6)
     assert consumers(made) == [STAND_IN]
-    monkeypatch.setattr(durable, "RESET_LEVEL", 4)
+    monkeypatch.setattr(durable, "CONSUMER_RESET", CONSUMER_RESET)
     again = Run(made, url=admin_of(server)).open(fresh=False)
     assert position(made) == 6
     again.commit(6)
@@ -199,7 +201,7 @@ def test_back_behind_where_the_consumer_begins(stream: Maker, monkeypatch: pytes
     made = stream()
     made.fill(10)
     Run(made).open().commit(6)
-    monkeypatch.setattr(durable, "RESET_LEVEL", 4)
+    monkeypatch.setattr(durable, "CONSUMER_RESET", CONSUMER_RESET)
     newer = Run(made).open()
     for committed in (8, 3, 5):
         newer.commit(committed)
@@ -210,7 +212,7 @@ def test_back_behind_where_the_consumer_begins(stream: Maker, monkeypatch: pytes
 
 def test_a_server_that_can_and_may_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is denied is an error that says so; the way of older servers needs other permissions."""
-    monkeypatch.setattr(durable, "RESET_LEVEL", 0)
+    monkeypatch.setattr(durable, "CONSUMER_RESET", for_all(CONSUMER_RESET))
     with pytest.raises(PermissionDenied, match="option durable") as raised:
         run.commit(2)
     assert raised.value.subject == "$JS.API.CONSUMER.RESET.S.query"

@@ -14,8 +14,8 @@ from spark_jetstream.client.pool import connect
 from spark_jetstream.client.requests import Requests
 from spark_jetstream.errors import PermissionDenied
 from spark_jetstream.options import SourceOptions
+from spark_jetstream.protocol.features import CONSUMER_RESET
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary
-from spark_jetstream.source.durable import RESET_LEVEL
 from spark_jetstream.source.progress import Progress
 from tests.support.client import ask
 from tests.support.publish import Message, Publisher
@@ -204,4 +204,4 @@ def level_of(stream: Stream) -> int:
 
 
 def can_move(stream: Stream) -> bool:
-    return level_of(stream) >= RESET_LEVEL
+    return CONSUMER_RESET.is_at(level_of(stream))

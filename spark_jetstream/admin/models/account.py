@@ -9,7 +9,7 @@ from pydantic import Field
 
 from spark_jetstream.admin.models.base import Boolean, Count, Model, Reply, String, Volume
 from spark_jetstream.options.values import Size, Whole
-from spark_jetstream.protocol.jsapi import since
+from spark_jetstream.protocol.features import since
 from spark_jetstream.protocol.units import Bytes
 
 _UNLIMITED = Bytes(-1)
