@@ -8,21 +8,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import DataLossError, OptionError, StreamNotFound
 from spark_jetstream.options.source import SourceOptions
 from spark_jetstream.protocol.stream import SequenceRange
-from spark_jetstream.source.admission import bytes_to_messages, limit_end, share
+from spark_jetstream.source.admission import share
 from spark_jetstream.source.continuity import Evidence, latest_position
 from spark_jetstream.source.offsets import Cuts, Offset, StreamPosition
 from spark_jetstream.source.positions import ending_position, starting_position
 from spark_jetstream.source.progress import LazyCommit, Progress
 from spark_jetstream.source.ranges import Split, count_again, cut_at, ranges_between, shares
 from spark_jetstream.source.selection import Selection
+from spark_jetstream.source.stream_batch import BatchBytes, PlannedRange, StreamBatch
 from spark_jetstream.source.stream_plan import StreamPlan
 
 log = logging.getLogger(__name__)
@@ -30,14 +30,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _AT_A_TIME = 8  # streams of a query about which the server is asked at the same time
-
-
-class _Waiting(NamedTuple):
-    """The `backlog` messages of one stream, from `start` to `end`, that wait for the next micro-batch."""
-
-    start: StreamPosition
-    end: StreamPosition
-    backlog: int
 
 
 class Planner:
@@ -210,48 +202,74 @@ class Planner:
 
     def _latest(self, start: Offset, *, limited: bool) -> Offset:
         self._find(start.streams)
-        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="spark-jetstream-plan") as pool:
-            # In one round trip with the states: after each batch the last message read is another one.
-            asked = {
-                name: pool.submit(plan.probe.stored_at, start.streams[name].next - 1)
-                for name, plan in self._plans.items()
-                if name in start.streams and plan.will_be_due(start.streams[name])
-            }
-            found = self._look(start.streams)
-        begun = self._begun(start, {name: latest_position(plan.state) for name, plan in found.items()})
-        read = self._last_read(begun, found, {name: asked[name].result() for name in asked if name in found})
-        known = {name: plan.continued(begun.streams.get(name), read.get(name)) for name, plan in found.items()}
-
-        def look(plan: StreamPlan) -> _Waiting:
-            end = self._end(plan, known[plan.name])
-            return _Waiting(known[plan.name], end, plan.backlog(known[plan.name], end))
-
-        waiting = self._by_stream(look, found)
-        # A deleted stream keeps its position, which shows that the one that is created later is another.
-        deleted = {name: start.streams[name] for name in self._plans if name not in found}
-        waiting |= {name: _Waiting(position, position, 0) for name, position in deleted.items()}
-        starts = Offset({name: each.start for name, each in waiting.items()})
-        unwritten, self._unwritten = self._unwritten, None
+        batches = self._batches(start)
+        starts = Offset({name: batch.start for name, batch in batches.items()})
+        unwritten = self._unwritten
+        self._unwritten = None
         if start == unwritten:
             # Spark stores where a batch ends, and not where the first one begins, which is planned again after a crash.
             # A first batch that ends where it begins stores the beginning.
             return start
-        if not all(_follows(each.start, begun.streams.get(name)) for name, each in waiting.items()):
+        if not all(batch.continues for batch in batches.values()):
+            # The next batch begins at what is there now.
             return starts
-        if not self._admitted(sum(each.backlog for each in waiting.values()), limited):
-            ends = {name: each.start if each.backlog else each.end for name, each in waiting.items()}
-        elif limited:
-            ends = self._within_limits(waiting)
-        else:
-            ends = {name: each.end for name, each in waiting.items()}
+        ends = Offset(self._ends(batches, limited=limited))
         # What was counted as nothing may be something: also such a batch must run again with the same tasks.
-        splits = self._split(self._wholes(starts, Offset(ends)))
-        end = Offset(ends, {name: split.cuts for name, split in splits.items()})
+        splits = self._split(self._wholes(starts, ends))
+        end = Offset(ends.streams, {name: split.cuts for name, split in splits.items()})
         if end == start:
             # No batch follows, and with `availableNow` nothing at all: Spark ends this process.
             self.progress.settle()
         self._decided = (starts, end), splits
         return end
+
+    def _batches(self, start: Offset) -> dict[str, StreamBatch]:
+        """Return what waits in each stream of the query, whose position is `start`."""
+        found, times = self._look_with_times(start)
+        ends = {name: latest_position(plan.state) for name, plan in found.items()}
+        begun = self._begun(start, ends).streams
+        read = self._last_read(begun, found, times)
+        following: dict[str, StreamPosition] = {}
+        for name, plan in found.items():
+            following[name] = plan.continued(begun.get(name), read.get(name))
+
+        def batch_of(plan: StreamPlan) -> StreamBatch:
+            position = following[plan.name]
+            end = self._end(plan, position)
+            backlog = plan.backlog(position, end)
+            return StreamBatch(plan, begun.get(plan.name), position, end, backlog)
+
+        batches = self._by_stream(batch_of, found)
+        for name, plan in self._plans.items():
+            if name not in found:
+                batches[name] = StreamBatch.of_deleted(plan, start.streams[name])
+        return batches
+
+    def _look_with_times(self, start: Offset) -> tuple[dict[str, StreamPlan], dict[str, int | None]]:
+        """Return what `_look` returns, and the times at which the last messages read were stored, by stream.
+
+        Only some streams have a time, None if the message is gone. It is asked for in one round trip with the states:
+        after each batch the last message read is another one.
+        """
+        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="spark-jetstream-plan") as pool:
+            asked: dict[str, Future[int | None]] = {}
+            for name, plan in self._plans.items():
+                position = start.streams.get(name)
+                if position is not None and plan.will_be_due(position):
+                    asked[name] = pool.submit(plan.probe.stored_at, position.next - 1)
+            found = self._look(start.streams)
+        times = {name: future.result() for name, future in asked.items() if name in found}
+        return found, times
+
+    def _ends(self, batches: Mapping[str, StreamBatch], *, limited: bool) -> dict[str, StreamPosition]:
+        """Return where the next micro-batch ends in each stream."""
+        available = sum(batch.backlog for batch in batches.values())
+        if not self._admitted(available, limited):
+            return {name: batch.end_unread for name, batch in batches.items()}
+        if not limited:
+            return {name: batch.end for name, batch in batches.items()}
+        most = self._most_messages(batches)
+        return {name: batch.end_within(most[name]) for name, batch in batches.items()}
 
     def _resume(self, offset: Offset) -> None:
         """Refuse the offset of another query, and log which streams the query no longer reads.
@@ -275,11 +293,23 @@ class Planner:
                 log.warning("stream %s is in the checkpoint and not in option %s: its position is dropped", name, kind)
 
     def _last_read(
-        self, start: Offset, found: Mapping[str, StreamPlan], known: Mapping[str, int | None], *, planned: bool = False
+        self,
+        positions: Mapping[str, StreamPosition],
+        found: Mapping[str, StreamPlan],
+        times: Mapping[str, int | None],
+        *,
+        planned: bool = False,
     ) -> dict[str, Evidence]:
-        """Look up the last message read of each stream that may have lost it (`StreamPlan.is_due`)."""
-        due = [name for name, plan in found.items() if plan.is_due(start.streams.get(name), planned=planned)]
-        return self._by_stream(lambda plan: plan.look_up(start.streams[plan.name], known), due)
+        """Look up the last message read of each stream that may have lost it (`StreamPlan.is_due`).
+
+        `times` are those that were looked up already.
+        """
+        due = [name for name, plan in found.items() if plan.is_due(positions.get(name), planned=planned)]
+
+        def look_up(plan: StreamPlan) -> Evidence:
+            return plan.look_up(positions[plan.name], times)
+
+        return self._by_stream(look_up, due)
 
     def _end(self, plan: StreamPlan, position: StreamPosition) -> StreamPosition:
         """Return how far the stream could be read now, or up to the target; never before `position`."""
@@ -307,34 +337,19 @@ class Planner:
         self._waiting_since = None
         return True
 
-    def _within_limits(self, waiting: Mapping[str, _Waiting]) -> dict[str, StreamPosition]:
+    def _most_messages(self, batches: Mapping[str, StreamBatch]) -> dict[str, int]:
+        """Share `maxMessagesPerTrigger` and `maxBytesPerTrigger` among the streams, in messages."""
         options = self.options
-        backlogs = {name: each.backlog for name, each in waiting.items()}
+        backlogs = {name: batch.backlog for name, batch in batches.items()}
         most = share(options.max_messages_per_trigger or sum(backlogs.values()), backlogs)
-        if options.max_bytes_per_trigger:
-            states = {name: self._plans[name].state for name, backlog in backlogs.items() if backlog}
-            if options.object_bucket is not None:
-                # An object has many messages, and only one of them is counted.
-                states = {
-                    name: replace(state, messages=self._plans[name].probe.pending(state.first_kept))
-                    for name, state in states.items()
-                }
-            waiting_bytes = {
-                name: -(-backlogs[name] * state.bytes // state.messages) if state.messages else backlogs[name]
-                for name, state in states.items()
-            }
-            for name, limit in share(options.max_bytes_per_trigger, waiting_bytes).items():
-                most[name] = min(most[name], bytes_to_messages(limit, states[name]) if limit else 0)
-        limited: dict[str, StreamPosition] = {}
-        for name, (start, end, backlog) in waiting.items():
-            if backlog <= most[name]:
-                limited[name] = end
-            elif most[name] == 0:
-                limited[name] = start
-            else:
-                cut, read_at = limit_end(start.next, end.next, most[name], self._plans[name].probe, backlog)
-                limited[name] = end if cut == end.next else StreamPosition(cut, end.created, read_at)
-        return limited
+        if not options.max_bytes_per_trigger:
+            return most
+        objects = options.object_bucket is not None
+        sizes = {name: BatchBytes(batch, objects=objects) for name, batch in batches.items() if batch.backlog}
+        limits = share(options.max_bytes_per_trigger, {name: size.waiting for name, size in sizes.items()})
+        for name, size in sizes.items():
+            most[name] = min(most[name], size.messages(limits[name]))
+        return most
 
     # Ranges
 
@@ -365,52 +380,55 @@ class Planner:
     def _ranges(
         self, start: Offset, end: Offset, wholes: Mapping[str, SequenceRange], found: Mapping[str, StreamPlan]
     ) -> list[SequenceRange]:
-        read = self._last_read(start, found, {}, planned=True)
+        read = self._last_read(start.streams, found, {}, planned=True)
+        streams: dict[str, PlannedRange] = {}
+        for name, whole in wholes.items():
+            planned = PlannedRange(whole, found.get(name), start.streams[name], end.cuts.get(name))
+            planned.trim(read.get(name))
+            streams[name] = planned
+        splits = self._decided_splits(start, end, streams)
+        uncounted: dict[str, SequenceRange] = {}
+        for name, planned in streams.items():
+            part = planned.counted_part(has_cuts=bool(end.cuts))
+            if part is not None and name not in splits:
+                uncounted[name] = part
+        splits |= self._split(uncounted, end.cuts)
+        self._report_lost_since(streams, uncounted, end, read)
+        rests = {name: planned.rest for name, planned in streams.items()}
+        tasks = self._tasks(rests, splits, end.cuts)
+        return [streams[task.stream].within_stream(task) for task in tasks]
 
-        def left(name: str, whole: SequenceRange) -> int:
-            """Return the first sequence of a range that the stream still has."""
-            if name not in found:
-                return whole.end
-            if start.streams[name].created != whole.created:
-                return whole.first
-            begin = start.streams[name]
-            position = found[name].continued(begin, read.get(name))
-            if position.created != whole.created or position.next < begin.next:
-                # It lost its tail: these sequences have no messages, or others, which a later batch reads.
-                return whole.end
-            return max(whole.first, position.next)
+    def _decided_splits(self, start: Offset, end: Offset, streams: Mapping[str, PlannedRange]) -> dict[str, Split]:
+        """Return the splits that `latest` has counted, of the streams that have lost nothing since."""
+        batch, counted = self._decided
+        if batch != (start, end):
+            return {}
+        splits: dict[str, Split] = {}
+        for name, split in counted.items():
+            planned = streams[name]
+            if split.cuts == planned.cuts and planned.rest == planned.whole:
+                splits[name] = split
+        return splits
 
-        def kept(task: SequenceRange) -> SequenceRange:
-            """Leave out a task past the end of a stream that lost its tail (`durable.PAST_THE_END`)."""
-            past = task.stream in found and task.first > found[task.stream].state.last_seq + 1
-            return replace(task, first=task.end, count=None) if past else task
+    def _report_lost_since(
+        self,
+        streams: Mapping[str, PlannedRange],
+        counted: Mapping[str, SequenceRange],
+        end: Offset,
+        read: Mapping[str, Evidence],
+    ) -> None:
+        """Look again at streams with missing sequences, after the server has counted their messages.
 
-        rest = {name: kept(replace(whole, first=min(left(name, whole), whole.end))) for name, whole in wholes.items()}
-        counted = self._decided[1] if self._decided[0] == (start, end) else {}
-        splits = {
-            name: split
-            for name, split in counted.items()
-            if split.cuts == end.cuts.get(name) and rest[name] == wholes[name]
-        }
-        others = {
-            name: replace(whole, end=min(whole.end, found[name].state.last_seq + 1))
-            for name, whole in rest.items()
-            # Without cuts a range that lies past the end has no task, and none that could be cut. A batch that has cuts
-            # of other streams alone reads nothing of this one: what was there had gone before.
-            if whole.width
-            and name not in splits
-            and (name in end.cuts if end.cuts else whole.first <= found[name].state.last_seq)
-        }
-        splits |= self._split(others, end.cuts)
-        # What went before the server counted is no message that a task misses.
-        again = {
-            name: start.streams[name]
-            for name, whole in others.items()
-            if start.streams[name].created == whole.created and not found[name].is_dense(whole)
-        }
-        for name, plan in self._look({name: end.streams[name] for name in again}, only=True).items():
-            plan.continued(again[name], read.get(name))
-        return [kept(task) for task in self._tasks(rest, splits, end.cuts)]
+        What went before it counted is no message that a task misses, so nobody else would report it.
+        """
+        again = [
+            name
+            for name, part in counted.items()
+            if streams[name].of_same_stream and not streams[name].plan.is_dense(part)
+        ]
+        found = self._look({name: end.streams[name] for name in again}, only=True)
+        for name, plan in found.items():
+            plan.continued(streams[name].start, read.get(name))
 
     def _split(self, wholes: Mapping[str, SequenceRange], cuts: Mapping[str, Cuts] | None = None) -> dict[str, Split]:
         """Cut ranges that are not empty into tasks, at `cuts` where these are decided."""
@@ -453,11 +471,6 @@ class Planner:
         starts, ends = ({name: both[side] for name, both in found.items()} for side in (0, 1))
         wholes = self._wholes(Offset(starts), Offset(ends))
         return self._tasks(wholes, self._split(wholes), {})
-
-
-def _follows(following: StreamPosition, position: StreamPosition | None) -> bool:
-    """Whether reading from one position on continues at the other: no message that is still there lies between them."""
-    return position is not None and position.created == following.created and position.next <= following.next
 
 
 def _twice(plan: Callable[[], T]) -> T:
