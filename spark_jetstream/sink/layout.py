@@ -20,12 +20,25 @@ ADVICE = (
 )
 
 
-def is_adaptive(local_property: Callable[[str], str | None]) -> bool:
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_ADAPTIVE_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
+_FIRST_WITH_STREAMS = (4, 1)
+"""The first Spark whose streaming queries are adaptive, as long as they have no state."""
+
+
+def is_adaptive(local_property: Callable[[str], str | None], *, streaming: bool, spark: str) -> bool:
     """Whether adaptive query execution may be on for a task with these local properties, as it is by default.
 
-    Spark hands the settings to tasks that somebody has made, and those that the engine of streaming queries makes.
+    `spark` is the version of Spark. Tasks know only the settings that differ from their defaults.
     """
-    return local_property("spark.sql.adaptive.enabled") != "false"
+    if local_property(_ADAPTIVE) == "false":
+        return False
+    if not streaming:
+        return True
+    major, minor = spark.split(".")[:2]
+    if (int(major), int(minor)) < _FIRST_WITH_STREAMS:
+        return False
+    return local_property(_ADAPTIVE_STREAMS) != "false"
 
 
 def depends_on_layout(options: SinkOptions, columns: Sequence[str]) -> bool:

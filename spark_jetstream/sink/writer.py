@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
@@ -143,7 +144,8 @@ class _Sink:
         # Spark makes an array of the result, for which pyarrow imports pandas: now, so `ease_next_tasks` covers it.
         pa.array([b""])
         ease_next_tasks()
-        return Committed(report, task, run, is_adaptive(context.getLocalProperty))
+        adaptive = is_adaptive(context.getLocalProperty, streaming=self.streaming, spark=pyspark.__version__)
+        return Committed(report, task, run, adaptive)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int = 0) -> None:
         """End the batch: every row of a task was stored when the task ended. Only a streaming query has a `batchId`.
