@@ -19,7 +19,7 @@ from spark_jetstream.admin import JetStreamAdmin
 from spark_jetstream.client import requests
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.java import ensure_java
-from spark_jetstream.sink import ledger, preflight
+from spark_jetstream.sink import ledger, preflight, stream_warnings
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
@@ -169,7 +169,7 @@ def no_election(monkeypatch: pytest.MonkeyPatch) -> None:
 def quick_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease in the ledger is short, and nothing that an earlier test has checked counts."""
     monkeypatch.setattr(ledger, "_LEASE", 0.3)
-    for known in (preflight._checked, preflight._warned):
+    for known in (preflight._checked, stream_warnings._warned):
         known.clear()
 
 

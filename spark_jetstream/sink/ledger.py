@@ -57,7 +57,7 @@ from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.stored_ids import StoredIds
 from spark_jetstream.streams.lookup import streams_of
 
-__all__ = ["BUCKET", "FORGOTTEN", "REMEMBERED", "STREAM", "Ledger", "bucket_config", "other_rows", "refuse_unfit"]
+__all__ = ["BUCKET", "FORGOTTEN", "REMEMBERED", "STREAM", "Ledger", "other_rows", "refuse_unfit"]
 
 log = logging.getLogger(__name__)
 
@@ -488,20 +488,3 @@ def refuse_unfit(state: StreamSummary, hint: str = "") -> None:
     if why is not None:
         what = f"delivery exactly-once is not possible with stream {state.name}{hint}"
         raise DeliveryError(f"{what}: {why}; use deduplicated")
-
-
-def bucket_config(replicas: int) -> Mapping[str, Any]:
-    """Return the configuration of the ledger's stream: one revision of each key, and no expiry but an entry's own."""
-    return {
-        "name": STREAM,
-        "description": "spark-jetstream: which tasks of delivery exactly-once have begun, and where",
-        "subjects": [f"$KV.{BUCKET}.>"],
-        "max_msgs_per_subject": 1,
-        "num_replicas": replicas,
-        "storage": "file",
-        "discard": "new",
-        "allow_rollup_hdrs": True,
-        "deny_delete": True,
-        "allow_direct": True,
-        "allow_msg_ttl": True,
-    }

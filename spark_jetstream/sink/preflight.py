@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,28 +18,24 @@ from spark_jetstream.buckets.object_store import ObjectStream, writing_fault
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import (
-    ApiError,
     DeliveryError,
-    JetStreamError,
     NoResponders,
     OptionError,
     PermissionDenied,
     RequestTimeout,
     SchemaError,
     ServerBusy,
-    StreamExists,
     StreamNotFound,
-    brief,
 )
-from spark_jetstream.options import ConnectionOptions, SinkOptions, advice
+from spark_jetstream.options import SinkOptions
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import COUNTERS, MESSAGE_TTL, shown_version
-from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stores_any_inbox
 from spark_jetstream.protocol.stream import StreamSummary, stream_summary, subject_pattern
-from spark_jetstream.sink.ledger import BUCKET, STREAM, bucket_config, refuse_unfit
+from spark_jetstream.sink.ledger import refuse_unfit
+from spark_jetstream.sink.ledger_bucket import check_ledger
+from spark_jetstream.sink.stream_warnings import warn_of_lost_rows, warn_of_stream
 from spark_jetstream.sink.target import KeyBucket
-from spark_jetstream.spark_process import first_time
-from spark_jetstream.streams.lookup import message, nearest_stream, nearest_subject, streams_of
+from spark_jetstream.streams.lookup import nearest_stream, nearest_subject, streams_of
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +54,8 @@ _SETTINGS = {
 _NEW = {"schedule", "atomic_group"}  # those that servers before 2.12 would store as plain messages
 #: Columns that only newer servers know.
 _FEATURES = {"incr": COUNTERS, "ttl": MESSAGE_TTL}
-_MAX_BYTES_REQUIRED = 10113  # error code: streams of this account must have max_bytes
 _VALID = 60.0  # seconds for which a check holds in one process: Spark builds a writer twice in every micro-batch
 _checked: dict[tuple[SinkOptions, frozenset[str]], tuple[float, KeyBucket]] = {}
-_warned: set[tuple[str, str]] = set()
 
 
 def check_start(connect: Connect, options: SinkOptions, columns: Collection[str] = ()) -> KeyBucket:
@@ -81,19 +75,14 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     checked, bucket = _checked.get(key, (None, KeyBucket()))
     if checked is not None and time.monotonic() - checked < _VALID:
         return bucket
+    first = checked is None
     # A batch write that was never checked in this process more likely names the wrong server than one that restarts. A
     # micro-batch builds its writer anew, often in a new process, which cannot know whether the query just begins.
+    starts = first and not options.streaming
     times = options.connection
-    starts = checked is None and not options.streaming
     connection = connect(times.connect_timeout if starts else times.retry_timeout)
-    for column, feature in _FEATURES.items():
-        if column in needs and not connection.can(feature):
-            version = shown_version(connection.server_version)
-            raise SchemaError(f'column "{column}" needs nats-server {feature.since}, and this one is {version}')
-    # A micro-batch waits long for the checks only if delivery exactly-once or such a column needs them, or if no answer
-    # would mean that there is no such domain.
-    needed = options.delivery == "exactly-once" or needs & _NEW or times.domain is not None
-    brief = starts or (checked is None and not needed)
+    _check_server(connection, needs)
+    brief = starts or (first and not _must_be_checked(options, needs))
     check = _Check(connect, options, times.connect_timeout if brief else times.retry_timeout)
     if options.bucket is not None:
         bucket = _check_keys(check, options.bucket, connection.prefix)
@@ -105,40 +94,21 @@ def check_start(connect: Connect, options: SinkOptions, columns: Collection[str]
     return bucket
 
 
-def check_interval(
-    connect: Connect, options: SinkOptions, write: str, batch: int, streams: Mapping[str, tuple[int, int]]
-) -> None:
-    """Warn if the micro-batches of a query are further apart than a stream remembers message ids.
+def _must_be_checked(options: SinkOptions, needs: frozenset[str]) -> bool:
+    """Whether a micro-batch waits long for the checks.
 
-    `write` is the id of the query in message ids, `batch` the number of the committed micro-batch, and `streams` holds
-    its first and last sequence in each stream. The message before the first one tells how far apart the batches are, if
-    it is of the batch before: the process that commits may be a new one each time, so it cannot remember.
+    Delivery exactly-once and some columns need them, and without an answer there may be no such domain.
     """
-    if options.delivery != "deduplicated" or not batch:
-        return
-    requests = Requests(connect, options.connection.connect_timeout)
-    for name, (first, _) in streams.items():
-        if (write, name) in _warned or first < 2:
-            continue
-        try:
-            here, earlier = (requests.call(partial(message, stream=name, sequence=at)) for at in (first, first - 1))
-            if here is None or earlier is None or not earlier.message_id.startswith(f"{write}.{batch - 1}.".encode()):
-                continue
-            seconds, window = (here.time - earlier.time) / 1e9, requests.stream(name).duplicate_window
-        except JetStreamError as error:
-            log.info("cannot see how far apart the micro-batches in stream %s are: %s", name, error)
-            _warned.add((write, name))
-            continue
-        if seconds > window:
-            _warned.add((write, name))
-            log.warning(
-                "micro-batches are %.3g s apart, and stream %s remembers message ids for %g s (duplicate_window): when "
-                "the query is restarted in the middle of one, rows may be stored twice; make the window longer than "
-                "the trigger interval or set delivery to exactly-once",
-                seconds,
-                name,
-                window,
-            )
+    if options.delivery == "exactly-once" or options.connection.domain is not None:
+        return True
+    return not needs.isdisjoint(_NEW)
+
+
+def _check_server(connection: Connection, needs: frozenset[str]) -> None:
+    for column, feature in _FEATURES.items():
+        if column in needs and not connection.can(feature):
+            version = shown_version(connection.server_version)
+            raise SchemaError(f'column "{column}" needs nats-server {feature.since}, and this one is {version}')
 
 
 class _Check:
@@ -200,68 +170,6 @@ class _Check:
             if state is not None:
                 refuse_unfit(state, f" (option {option})")
 
-    def ledger(self, replicas: int) -> None:
-        context = f"make the ledger of delivery exactly-once, the Key-Value bucket {BUCKET}"
-        request = jsapi.request_body(**bucket_config(replicas))
-
-        def create(connection: Connection) -> None:
-            connection.api(jsapi.subject(connection.prefix, jsapi.STREAM_CREATE, STREAM), request, context=context)
-
-        knows_ttl = self.requests.can(MESSAGE_TTL)
-        try:
-            state = self.requests.stream(STREAM)
-            expires = knows_ttl and not self.options.streaming
-            fault = _ledger_fault(state, expires=expires)
-            if fault is not None:
-                ledger = f"the ledger of delivery exactly-once, stream {STREAM}"
-                raise DeliveryError(f"{ledger}, {fault}")
-        except StreamNotFound:
-            try:
-                self.requests.call(create)
-            except StreamExists:
-                log.info("another process has made %s at the same moment", BUCKET)
-            except (ApiError, PermissionDenied) as error:
-                bounded = isinstance(error, ApiError) and error.err_code == _MAX_BYTES_REQUIRED
-                command = _ledger_command(replicas, with_ttl=knows_ttl, bounded=bounded)
-                raise DeliveryError(
-                    f"{error}; make it beforehand ({command}), or set delivery to deduplicated"
-                ) from None
-        except PermissionDenied as error:
-            raise DeliveryError(f"cannot see the ledger of delivery exactly-once: {error}") from None
-
-
-def _ledger_fault(state: StreamSummary, *, expires: bool) -> str | None:
-    """Return why the ledger's stream may lose entries, or refuses those that expire.
-
-    None for a good one.
-    """
-    edit = f"spark-jetstream stream edit {STREAM}"
-    if state.persist_mode == "async":
-        crash = "a crash of its server loses what was noted"
-        return f"has persist_mode async, so {crash}: create it again without"
-    if state.max_age > 0:
-        return f"forgets what was noted after its max_age: take that back ({edit} --max-age 0)"
-    if state.evicts:
-        change = f"{edit} --discard new"
-        return f"drops the oldest entries at its limits: let it refuse new ones ({change})"
-    if expires and not state.allow_msg_ttl:
-        change = f"{edit} --allow-msg-ttl"
-        return f"was made without allow_msg_ttl, and the entries of a batch write expire: set it ({change})"
-    return None
-
-
-def _ledger_command(replicas: int, *, with_ttl: bool, bounded: bool) -> str:
-    """Return the command that makes the ledger's bucket.
-
-    `bounded`: the account demands a limit.
-    """
-    parts = [f"spark-jetstream kv add {BUCKET} --replicas {replicas}"]
-    if with_ttl:
-        parts.append("--limit-marker-ttl 1s")  # entries of batch writes expire
-    if bounded:
-        parts.append("--max-bytes 64m")
-    return " ".join(parts)
-
 
 def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
     named = sorted(needs - _FEATURES.keys())
@@ -277,140 +185,80 @@ def _check_columns(options: SinkOptions, needs: frozenset[str]) -> None:
 def _check_subjects(check: _Check, needs: frozenset[str]) -> None:
     options = check.options
     exactly_once = options.delivery == "exactly-once"
-    stream = options.stream
-    if stream is None and options.subject is not None:
-        names = check.streams_capturing(options.subject, "subject")
-        stream = names[0] if names and len(names) == 1 else None
-    info = None
+    replicas = 1
+    stream = _stream_of_rows(check)
     if stream is not None:
-        who = "delivery exactly-once" if exactly_once else "".join(f'column "{column}"' for column in needs & _NEW)
-        needed = f"{who} has to see the state of stream {stream}" if who else ""
-        info = check.visible(partial(check.info, stream, "stream", f"stream {stream}"), needed)
-    if info is not None:
-        _check_stream(check, stream_summary(info, f"read stream {stream}"), needs)
+        info = check.visible(
+            partial(check.info, stream, "stream", f"stream {stream}"),
+            needed=_why_visible(options, needs, stream),
+        )
+        if info is not None:
+            state = stream_summary(info, f"read stream {stream}")
+            _check_stream(state, options, needs)
+            warn_of_stream(check.requests, state, options, needs)
+            replicas = state.num_replicas or replicas
     check.dead_letters()
     if exactly_once:
-        check.ledger(int((info or {}).get("config", {}).get("num_replicas", 1)))
+        check_ledger(check.requests, replicas, streaming=options.streaming)
 
 
-def _check_stream(check: _Check, state: StreamSummary, needs: frozenset[str]) -> None:
-    name = state.name
+def _stream_of_rows(check: _Check) -> str | None:
+    """Return the stream that all rows go to, None if that is not known."""
     options = check.options
-    if state.mirror:
-        raise OptionError(f"option stream: {name} is a mirror, which nobody can publish to", option="stream")
-    if state.sealed:
-        raise OptionError(f"option stream: {name} is sealed and takes no more messages", option="stream")
-    if state.no_ack:
-        raise OptionError(
-            f"option stream: {name} has no_ack set, so nothing says whether a row is stored", option="stream"
-        )
+    if options.stream is not None or options.subject is None:
+        return options.stream
+    names = check.streams_capturing(options.subject, "subject")
+    return names[0] if names and len(names) == 1 else None
+
+
+def _why_visible(options: SinkOptions, needs: frozenset[str], stream: str) -> str:
+    """Return why the account must see the state of a stream, "" if it need not."""
+    if options.delivery == "exactly-once":
+        who = "delivery exactly-once"
+    else:
+        who = "".join(f'column "{column}"' for column in needs & _NEW)
+    return f"{who} has to see the state of stream {stream}" if who else ""
+
+
+def _check_stream(state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
+    problem = _why_unwritable(state)
+    if problem is not None:
+        raise OptionError(f"option stream: {state.name} {problem}", option="stream")
+    # Another account, or a domain, may rename the subjects of rows.
     mapped = options.connection.api_prefix_resolved != jsapi.DEFAULT_PREFIX
-    if options.subject is not None and not mapped and not subject_pattern(state.subjects).fullmatch(options.subject):
+    subject = options.subject
+    if subject is not None and not mapped and not subject_pattern(state.subjects).fullmatch(subject):
         raise OptionError(
-            f"option subject: stream {name} does not capture {options.subject} (its subjects: "
+            f"option subject: stream {state.name} does not capture {subject} (its subjects: "
             f"{', '.join(state.subjects)})",
             option="subject",
         )
     for column in sorted(needs & _SETTINGS.keys()):
-        setting = _SETTINGS[column]
-        if not getattr(state, setting):
-            edit = f"set {setting} on it (spark-jetstream stream edit {name} --{setting.replace('_', '-')})"
-            mend = f"it was made without {setting}" if column == "incr" else edit
-            raise OptionError(f'option stream: {name} refuses column "{column}": {mend}', option="stream")
+        _check_setting(state, column)
     if options.delivery == "exactly-once":
         refuse_unfit(state)
-    _warn_of_lost_rows(state, options)
-    _warn_of_lost_ids(state, options, needs)
-    _warn_of_a_small_stream(check, state)
-    _warn_of_own_replies(state, options.connection)
-    needed = max(options.connection.retry_timeout, options.ack_timeout)
-    if state.duplicate_window < needed and options.delivery == "deduplicated":
-        log.warning(
-            "stream %s remembers message ids for %g s (duplicate_window), less than the %g s for which a row may be "
-            "sent again (options retryTimeout, ackTimeout): after an outage a row may be stored twice; make the window "
-            "longer or set delivery to exactly-once",
-            name,
-            state.duplicate_window,
-            needed,
-        )
 
 
-def _warn_of_lost_rows(state: StreamSummary, options: SinkOptions) -> None:
-    if state.persist_mode == "async" and first_time(f"persist_mode of {state.name} at {options.connection!r}"):
-        log.warning(
-            "stream %s acknowledges rows before it has stored them (persist_mode async): a crash of its server loses "
-            "rows that count as written; write to a stream without it",
-            state.name,
-        )
-    dropped = state.retention == "interest" and not state.consumers
-    if dropped and first_time(f"consumers of {state.name} at {options.connection!r}"):
-        log.warning(
-            "stream %s keeps messages only for its consumers (retention interest) and has none: it acknowledges rows "
-            "and drops them; create a consumer before you write",
-            state.name,
-        )
+def _why_unwritable(state: StreamSummary) -> str | None:
+    if state.mirror:
+        return "is a mirror, which nobody can publish to"
+    if state.sealed:
+        return "is sealed and takes no more messages"
+    if state.no_ack:
+        return "has no_ack set, so nothing says whether a row is stored"
+    return None
 
 
-def _warn_of_lost_ids(state: StreamSummary, options: SinkOptions, needs: frozenset[str]) -> None:
-    """Warn of a stream that removes messages within the duplicate window: a restart of its server forgets their ids.
-
-    The server then takes the ids from the messages that it still has (nats-server: server/stream.go, rebuildDedupe).
-    """
-    reason = None
-    if state.retention != "limits":
-        reason = f"when they were acknowledged (retention {state.retention})"
-    elif state.max_msgs_per_subject > 0:
-        reason = f"when newer ones of their subject come (max_msgs_per_subject {state.max_msgs_per_subject})"
-    elif "schedule" in needs:
-        reason = "of schedules when it has published them"
-    elif 0 < state.max_age < state.duplicate_window * 1e9:
-        reason = f"after {state.max_age / 1e9:g} s (max_age), within its duplicate_window"
-    keeps_ids = options.delivery == "deduplicated" and state.duplicate_window > 0
-    if reason is None or not keeps_ids or not first_time(f"ids of {state.name} at {options.connection!r}"):
+def _check_setting(state: StreamSummary, column: str) -> None:
+    """Raise `OptionError` if the stream lacks the setting that a column needs."""
+    setting = _SETTINGS[column]
+    if getattr(state, setting):
         return
-    log.warning(
-        "stream %s removes messages %s. Its server forgets their message ids when it restarts: rows that are written "
-        "again after a restart may be stored twice, also within the duplicate window (option delivery deduplicated)",
-        state.name,
-        reason,
-    )
-
-
-def _warn_of_a_small_stream(check: _Check, state: StreamSummary) -> None:
-    """Warn of a stream that discards old messages and has less room than the largest message needs.
-
-    It stores such a message, acknowledges it, and removes it at once.
-    """
-    if state.discard != "old" or state.max_bytes <= 0:
-        return
-    largest = check.requests.call(lambda connection: connection.max_payload)
-    if state.max_msg_size >= 0:
-        largest = min(largest, state.max_msg_size)
-    small = state.max_bytes < largest
-    if small and first_time(f"max_bytes of {state.name} at {check.options.connection!r}"):
-        log.warning(
-            "stream %s keeps %d bytes (max_bytes), and takes messages of up to %d bytes: it "
-            "acknowledges a row for which it has no room, and drops it; raise max_bytes, or set "
-            "max_msg_size below it",
-            state.name,
-            state.max_bytes,
-            largest,
-        )
-
-
-def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) -> None:
-    if in_other_account(connection.api_prefix):
-        return
-    inboxes = stored_replies(state.subjects, connection.inbox_prefix)
-    if inboxes and first_time(f"replies in {state.name} at {connection!r}"):
-        log.warning(
-            "stream %s stores the acknowledgements of rows as well, because its subjects (%s) match those at which the "
-            "writer receives them (%s.>): %s",
-            state.name,
-            brief(", ".join(inboxes)),
-            connection.inbox_prefix,
-            advice.NARROW if stores_any_inbox(state.subjects) else advice.OTHER_INBOX,
-        )
+    mend = f"set {setting} on it (spark-jetstream stream edit {state.name} --{setting.replace('_', '-')})"
+    if column == "incr":
+        # No server changes this one.
+        mend = f"it was made without {setting}"
+    raise OptionError(f'option stream: {state.name} refuses column "{column}": {mend}', option="stream")
 
 
 def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
@@ -423,7 +271,7 @@ def _check_keys(check: _Check, name: str, prefix: str) -> KeyBucket:
         state = stream_summary(info, f"read bucket {bucket.origin.bucket}")
         _check_key_stream(state, bucket)
         bucket = replace(bucket, history=state.max_msgs_per_subject != 1)
-        _warn_of_lost_rows(state, check.options)
+        warn_of_lost_rows(state, check.options)
     check.dead_letters()
     return bucket
 
@@ -456,4 +304,4 @@ def _check_objects(check: _Check, name: str) -> None:
         return
     if problem := writing_fault(state, name):
         raise OptionError(f"option objectBucket: {name} {problem}", option="objectBucket")
-    _warn_of_lost_rows(state, check.options)
+    warn_of_lost_rows(state, check.options)

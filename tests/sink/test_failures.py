@@ -27,7 +27,7 @@ from spark_jetstream.client.pool import close_all, connect
 from spark_jetstream.errors import DeliveryError, JetStreamError, RowRefused, SchemaError
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import publisher as publisher_module
-from spark_jetstream.sink.ledger import bucket_config
+from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.testing import NatsServer
 from spark_jetstream.testing.process import find_server_binary
 from tests.conftest import SparkLog

@@ -22,8 +22,10 @@ from spark_jetstream.errors import DeliveryError, OutageError, RowRefused
 from spark_jetstream.options import SinkOptions
 from spark_jetstream.sink import ledger, preflight, publisher
 from spark_jetstream.sink.ledger import BUCKET, FORGOTTEN, STREAM
-from spark_jetstream.sink.preflight import check_interval, check_start
+from spark_jetstream.sink.ledger_bucket import bucket_config
+from spark_jetstream.sink.preflight import check_start
 from spark_jetstream.sink.report import TaskReport
+from spark_jetstream.sink.stream_warnings import check_interval
 from spark_jetstream.sink.task import WriteTask
 from spark_jetstream.testing import NatsServer
 from tests.support.leaf import Linked
@@ -793,7 +795,7 @@ class TestStart:
     def test_makes_the_ledger_once(self, server: NatsServer, admin: Publisher, s: Stream) -> None:
         sink = exactly(server.url, stream="S")
         config = admin.api(f"STREAM.INFO.{STREAM}")["config"]
-        wanted = dict(ledger.bucket_config(1))
+        wanted = dict(bucket_config(1))
         assert {name: config[name] for name in wanted} == wanted
         sink.write([rows("s.a", 0, 1)])
         sink.started()

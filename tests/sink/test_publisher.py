@@ -22,7 +22,7 @@ from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.pool import close_all
 from spark_jetstream.errors import JetStreamError, OutageError, RowRefused
 from spark_jetstream.sink import publisher as publisher_module
-from spark_jetstream.sink.ledger import bucket_config
+from spark_jetstream.sink.ledger_bucket import bucket_config
 from spark_jetstream.sink.rows import Rows
 from spark_jetstream.sink.task import TaskWriter, WriteTask
 from spark_jetstream.sink.window import MAX_BYTES_IN_FLIGHT
