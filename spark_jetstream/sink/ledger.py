@@ -19,6 +19,7 @@ least once in half a lease, and sends nothing when it has not seen its names for
 | of the batch: is done | `open` | takes the task's report; the driver compares the rows | stores nothing |
 | of the task: is another attempt's, of this run | `open` | waits for its end, reads what it stored | owns the task |
 | of the task: is done, by its run | `open` | takes its report, and compares the rows with it | stores nothing |
+| of the task: is done, and has no claims | `open` | reads what the task has stored | owns the task |
 | are of a later batch | `open` | raises `DeliveryError` | fails |
 | are its own | `begin` | notes where a stream ends before the first row goes there; looks for late rows | owns it |
 | | `check` | reads both entries before it sends | owns it, or fails if another attempt has written |
@@ -115,7 +116,8 @@ class Ledger:
             return self._of_batch_done(known)
         if known is not None and known.done and known.report is not None:
             report = TaskReport.from_json(known.report)
-            return replace(report, duplicates=report.stored, resumed=True)
+            if report.claims is not None:
+                return replace(report, duplicates=report.stored, resumed=True)
         self._resume(known)
         return None
 
@@ -127,24 +129,31 @@ class Ledger:
         """
         batch = self.batch.join()
         for _ in range(TRIES):
-            known, self._slot.revision = self._slot.read()
-            if known is not None and known.batch > self._task.batch:
-                raise begun_already(self._task, known.batch)
-            if known is not None and known.batch < self._task.batch:
-                known = None
-            if known is not None and known.run == OLD_RUN:
-                raise begun_by_old_release(self._task)
+            known = self._known_of_batch()
             if batch.done:
                 return known
             if known is not None and known.run != self._task.run:
                 known = None
-            if known is not None and known.done:
-                return known
             if known is not None:
+                if known.done and _has_claims(known):
+                    return known
+                # Without claims the driver cannot compare the rows with those of other tasks. So this attempt looks
+                # them up in the streams, as if the task were not done.
                 self._entry.streams = dict(known.streams)
             if self._write():
                 return known
         raise fought_over(self._slot)
+
+    def _known_of_batch(self) -> TaskEntry | None:
+        """Return the entry of the task, None if there is none of this batch. Raise for one of a later batch."""
+        known, self._slot.revision = self._slot.read()
+        if known is None or known.batch < self._task.batch:
+            return None
+        if known.batch > self._task.batch:
+            raise begun_already(self._task, known.batch)
+        if known.run == OLD_RUN:
+            raise begun_by_old_release(self._task)
+        return known
 
     def _of_batch_done(self, known: TaskEntry | None) -> TaskReport:
         """Return the report of a task whose batch is done; its counts are right if the partitions are the same."""
@@ -471,6 +480,10 @@ def other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:
         f"{what} of {task.write} was written before with other rows ({why}): {cause} "
         "with deduplicated (option delivery), which loses no row but may store rows twice"
     )
+
+
+def _has_claims(known: TaskEntry) -> bool:
+    return known.report is not None and known.report.get("claims") is not None
 
 
 def refuse_unfit(state: StreamSummary, hint: str = "") -> None:

@@ -111,7 +111,8 @@ class MessageIds:
 
     def __init__(self, task: WriteTask, scheme: Scheme = Scheme(), *, dead: bool = False) -> None:
         kind = DEAD if dead else b""
-        self._of_batch = task.prefix.encode() + kind
+        self._begin = task.prefix.encode()
+        self._of_batch = self._begin + kind
         self._of_partition = f"{task.prefix}{task.partition}.".encode() + kind
         self._scheme = scheme
         self.content = 0
@@ -124,6 +125,10 @@ class MessageIds:
     def prefix(self) -> bytes:
         """The beginning of the ids of rows without an origin."""
         return self._of_partition if self._scheme.partition else self._of_batch
+
+    def has_made(self, message_id: bytes) -> bool:
+        """Whether an id is one of the batch, and not of the user's."""
+        return message_id.startswith(self._begin)
 
     def ids(self, rows: Rows) -> pa.BinaryArray:
         """Return the ids of rows, without nulls. A row's own `msg_id` stays as it is."""

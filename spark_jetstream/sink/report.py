@@ -113,8 +113,8 @@ class TaskReport:
             "content": None if self.content is None else f"{self.content:016x}",
             **({"own": f"{self.own:016x}"} if self.own else {}),
             "groups": sorted(group.decode("utf-8", "surrogateescape") for group in self.groups),
-            # Only few reports have subjects. Without them the claims would be of no use.
-            "claims": None if self.subjects else _claims_to_json(self.claims),
+            # Only few reports have subjects, which the ledger does not keep. The claims would be of no use without.
+            "claims": None if any(self.subjects.values()) else _claims_to_json(self.claims),
         }
 
     @classmethod

@@ -191,6 +191,13 @@ class Plan:
         return self.streaming or "writeId" in self.options
 
     @property
+    def largest_group(self) -> int:
+        """How many rows the largest group of a task has, 0 without groups."""
+        names = [row.values.get("atomic_group") for batch in self.batches for part in batch for row in part]
+        sizes = Counter(name for name in names if name is not None)
+        return max(sizes.values(), default=0)
+
+    @property
     def query(self) -> str:
         return f"{self.seed:08d}-2222-3333-4444-555555555555"
 

@@ -187,12 +187,17 @@ class World:
                 wait_until(lambda: self._admin.publish([probe]) != sequence, "ids are forgotten")  # noqa: B023
 
     def _limit(self, room: int | None) -> None:
-        """Let the main stream have room for so many messages more, or for any number."""
+        """Let the main stream have room for so many messages more, or for any number.
+
+        It can hold the largest group: a group for which there is never any room is a dead letter.
+        """
         name = self._plan.main
         with self._lock:
             info = self._admin.api(f"STREAM.INFO.{name}")
-            usual = {"max_msgs": -1, "discard": self._plan.streams[name].get("discard", "old")}
-            change = usual if room is None else {"max_msgs": info["state"]["messages"] + room, "discard": "new"}
+            change = {"max_msgs": -1, "discard": self._plan.streams[name].get("discard", "old")}
+            if room is not None:
+                most = max(info["state"]["messages"] + room, self._plan.largest_group)
+                change = {"max_msgs": most, "discard": "new"}
             self._admin.api(f"STREAM.UPDATE.{name}", {**info["config"], **change})
             self._limited = room is not None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,11 @@ def test_the_id_of_a_letter_has_the_subject_of_a_row_with_an_id_of_its_own() -> 
     names = identifier.ids(some).to_pylist()
     *_, ids = letters_of([RefusedRow(some, at, names[at], "too large", 0) for at in range(3)])
     assert ids == [b"own.40f89e395b66422f.dead", b"own.8472c2e34d854f75.dead", names[2] + b".dead"]
+    # Before they are sent, rows of groups get their ids into the column.
+    made = MessageIds(WriteTask("query", 7, 0)).ids(read_rows(data=[b"x"], subject=["a"]))
+    grouped = replace(read_rows(data=[b"x"], subject=["a"]), msg_id=made)
+    *_, ids = letters_of([RefusedRow(grouped, 0, made[0].as_py(), "its group", 0)])
+    assert ids == [made[0].as_py() + b".dead"]
 
 
 def test_a_letter_keeps_what_columns_ask_the_server_for() -> None:
