@@ -49,17 +49,22 @@ def bucket_filters(
     ``config`` needs ``mirror`` and ``sources``; ``per_subject`` is ``max_msgs_per_subject``. ``keys``: of a Key-Value
     bucket, empty for all, None for an Object Store bucket.
     """
-    begin = "$O" if keys is None else "$KV"
-    mirrored = config.get("mirror") or {}
-    if mirrored:
-        is_bucket = str(mirrored.get("name", "")).startswith("OBJ_" if keys is None else "KV_")
+    mirror = config.get("mirror") or {}
+    sources = config.get("sources")
+    of_objects = keys is None
+    begin = "$O" if of_objects else "$KV"
+    if mirror:
+        is_bucket = str(mirror.get("name", "")).startswith("OBJ_" if of_objects else "KV_")
+    elif subjects:
+        is_bucket = all(subject.startswith(f"{begin}.{name}.") for subject in subjects)
     else:
         # A bucket that is filled from others may have no subjects of its own.
-        own = all(subject.startswith(f"{begin}.{name}.") for subject in subjects)
-        is_bucket = own and bool(subjects or config.get("sources"))
-        is_bucket = is_bucket and (keys is None or per_subject > 0)
-    if not is_bucket:
+        is_bucket = bool(sources)
+    has_history = of_objects or per_subject > 0
+    if not is_bucket or not (mirror or has_history):
         return None
     # Messages from another bucket keep the subjects they have there, and that bucket may have them from a third one.
-    prefix = f"{begin}.{'*' if mirrored or config.get('sources') else name}"
-    return (f"{prefix}.M.>",) if keys is None else tuple(f"{prefix}.{key}" for key in keys)
+    bucket = "*" if mirror or sources else name
+    if keys is None:
+        return (f"{begin}.{bucket}.M.>",)
+    return tuple([f"{begin}.{bucket}.{key}" for key in keys])

@@ -22,36 +22,45 @@ log = logging.getLogger(__name__)
 
 def starting_position(options: SourceOptions, probe: StreamProbe, state: StreamSummary) -> StreamPosition:
     """Return where a query without checkpoint starts, by its options. Raise `OptionError`."""
-    name = state.name
     if options.starting_timestamp is not None:
-        ahead = options.starting_timestamp - max(state.server_time, state.last_timestamp)
-        if options.streaming and state.server_time and ahead > CLOCK_SKEW:
-            raise OptionError(
-                f"startingTimestamp is in the future: the server's clock shows {rfc3339(state.server_time)}",
-                option="startingTimestamp",
-            )
-        message = probe.first_after(options.starting_timestamp, state)
-        return latest_position(state) if message is None else StreamPosition(message[0], state.created)
+        return _position_since(options.starting_timestamp, options, probe, state)
     starting = options.starting_offsets
+    if starting == "earliest":
+        return earliest_position(state)
     if isinstance(starting, str):
-        return earliest_position(state) if starting == "earliest" else latest_position(state)
-    sequence = dict(starting)[options.named(name)]
-    if sequence > max(state.last_seq + 1, state.first_kept):
+        return latest_position(state)
+    return _position_from(dict(starting)[options.named(state.name)], options, state)
+
+
+def _position_since(
+    nanoseconds: int, options: SourceOptions, probe: StreamProbe, state: StreamSummary
+) -> StreamPosition:
+    """Return the position of the first message since a time (`startingTimestamp`)."""
+    # The clock of the server, or at least a time that it has shown.
+    ahead = nanoseconds - max(state.server_time, state.last_timestamp)
+    if options.streaming and state.server_time and ahead > CLOCK_SKEW:
         raise OptionError(
-            f"startingOffsets begins stream {name} at sequence {sequence}, but its last message has sequence "
-            f"{state.last_seq}",
-            option="startingOffsets",
+            f"startingTimestamp is in the future: the server's clock shows {rfc3339(state.server_time)}",
+            option="startingTimestamp",
         )
+    message = probe.first_after(nanoseconds, state)
+    if message is None:
+        return latest_position(state)
+    return StreamPosition(message[0], state.created)
+
+
+def _position_from(sequence: int, options: SourceOptions, state: StreamSummary) -> StreamPosition:
+    """Return the position at a sequence (`startingOffsets`)."""
+    begins = f"startingOffsets begins stream {state.name} at sequence {sequence}"
+    if sequence > max(state.last_seq + 1, state.first_kept):
+        raise OptionError(f"{begins}, but its last message has sequence {state.last_seq}", option="startingOffsets")
+    # A bucket removes revisions by design: by its history, its TTL, or when they are replaced.
     if sequence < state.first_kept and not options.of_bucket:
-        problem = (
-            f"startingOffsets begins stream {name} at sequence {sequence}, but the first message kept has sequence "
-            f"{state.first_kept}"
-        )
+        problem = f"{begins}, but the first message kept has sequence {state.first_kept}"
         if options.fail_on_data_loss:
             raise OptionError(f"{problem}; set failOnDataLoss to false to begin there", option="startingOffsets")
         log.warning("%s: beginning there", problem)
         return earliest_position(state)
-    # A bucket removes revisions by design: by its history, its TTL, or when they are replaced.
     return StreamPosition(max(sequence, state.first_kept), state.created)
 
 
@@ -101,41 +110,54 @@ def check_retention(state: StreamSummary, options: SourceOptions, *, endangered:
             option="counters",
         )
     if state.retention == "workqueue":
-        if options.streaming and options.finds_streams:
-            raise OptionError(
-                f"stream {state.name}, which option {options.chosen_by} finds, has work-queue retention: leave it out, "
-                "and read it with the options stream and durable",
-                option=options.chosen_by,
-            )
-        if options.streaming and options.durable is None:
-            raise OptionError(
-                f"stream {state.name} has work-queue retention: reading it needs the option durable, the name of the "
-                "consumer that reserves its messages for this query",
-                option="durable",
-            )
-        if not options.streaming and options.read_with != "direct":
+        _check_queue(state, options)
+    if needs_direct(state, options, endangered=endangered) and not state.allow_direct:
+        raise _not_direct(state, endangered=endangered)
+
+
+def _check_queue(state: StreamSummary, options: SourceOptions) -> None:
+    """Raise `OptionError` when a work queue cannot be read with these options."""
+    if not options.streaming:
+        if options.read_with != "direct":
             raise OptionError(
                 f"stream {state.name} has work-queue retention: a batch can look at its messages with readWith=direct, "
                 "and removes none of them",
                 option="readWith",
             )
-    if needs_direct(state, options, endangered=endangered) and not state.allow_direct:
-        why, otherwise = "is read", "; without it, readWith=consumer reads all but work queues"
-        if state.retention == "workqueue":
-            why = "has work-queue retention, which is read"
-        elif endangered:
-            spanned = state.last_seq + 1 - state.first_kept
-            why = (
-                f"has interest retention and spans {spanned:,} sequences: a server since 2.12 may remove all of its "
-                "messages, read or not, when the consumers of tasks are deleted, so it is read"
-            )
-            otherwise = ""
+        return
+    if options.finds_streams:
         raise OptionError(
-            f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream "
-            f"(spark-jetstream stream edit {state.name} --allow-direct), or let the options "
-            f'ensureStream={{"allow_direct": true}} and ensureStreamOnConflict=update do it{otherwise}',
-            option="readWith",
+            f"stream {state.name}, which option {options.chosen_by} finds, has work-queue retention: leave it out, "
+            "and read it with the options stream and durable",
+            option=options.chosen_by,
         )
+    if options.durable is None:
+        raise OptionError(
+            f"stream {state.name} has work-queue retention: reading it needs the option durable, the name of the "
+            "consumer that reserves its messages for this query",
+            option="durable",
+        )
+
+
+def _not_direct(state: StreamSummary, *, endangered: bool) -> OptionError:
+    """Return the error for a stream that must be read with Direct Get, and does not allow that."""
+    why = "is read"
+    otherwise = "; without it, readWith=consumer reads all but work queues"
+    if state.retention == "workqueue":
+        why = "has work-queue retention, which is read"
+    elif endangered:
+        spanned = state.last_seq + 1 - state.first_kept
+        why = (
+            f"has interest retention and spans {spanned:,} sequences: a server since 2.12 may remove all of its "
+            "messages, read or not, when the consumers of tasks are deleted, so it is read"
+        )
+        otherwise = ""
+    return OptionError(
+        f"stream {state.name} {why} with Direct Get, and does not allow that: set allow_direct on the stream "
+        f"(spark-jetstream stream edit {state.name} --allow-direct), or let the options "
+        f'ensureStream={{"allow_direct": true}} and ensureStreamOnConflict=update do it{otherwise}',
+        option="readWith",
+    )
 
 
 def check_start(state: StreamSummary, options: SourceOptions) -> None:

@@ -24,7 +24,7 @@ from spark_jetstream.protocol.stream import reply_time
 from spark_jetstream.protocol.units import parse_time
 from spark_jetstream.schema import DEAD_LETTER_COLUMNS, arrow_schema
 from spark_jetstream.streams.direct import CLOCK_SKEW
-from spark_jetstream.streams.lookup import message
+from spark_jetstream.streams.lookup import RawMessage, message
 
 _REMOVE = "remove it (spark-jetstream stream delete-msg)"
 _AT_ONCE = 64  # messages in memory
@@ -55,20 +55,24 @@ def _advised(stream: str, number: int, advisory: bytes) -> dict[str, Any]:
     kind = str(body.get("type")).rpartition(".")[2]
     given_up = reply_time(body, "timestamp", context, what="it") // 1000
     texts = {name: jsapi.field(body, name, str, context, "") or None for name in ("consumer", "reason", "domain")}
-    known = kind in ("max_deliver", "terminated") and body.get("stream") == stream and given_up and texts["consumer"]
-    if not known:
+    of_stream = kind in ("max_deliver", "terminated") and body.get("stream") == stream
+    if not (of_stream and given_up and texts["consumer"]):
         raise ProtocolError(f"cannot {context}: it is none; {_REMOVE}")
-    sequence, deliveries = (
-        jsapi.whole(body, name, context, least=1, what="it") for name in ("stream_seq", "deliveries")
-    )
-    row = {"stream": stream, "sequence": sequence, "kind": kind, "deliveries": deliveries, "given_up": given_up}
-    return row | texts
+    return {
+        "stream": stream,
+        "sequence": jsapi.whole(body, "stream_seq", context, least=1, what="it"),
+        "kind": kind,
+        "deliveries": jsapi.whole(body, "deliveries", context, least=1, what="it"),
+        "given_up": given_up,
+        **texts,
+    }
 
 
 def _add_messages(stream: str, rows: list[dict[str, Any]], connection: Connection, settled: bool = False) -> None:
-    """Add to rows what concerns the message. `settled`: no leader of former times answers."""
+    """Add the columns of the messages to rows. `settled`: no leader of former times answers."""
     found = [message(connection, stream, row["sequence"]) for row in rows]
-    state = stream_info(connection, stream)  # later than the messages: none of them is of a later stream
+    # Later than the messages, so none of them is of a later stream.
+    state = stream_info(connection, stream)
     created = parse_time(state.created) // 1000
     ahead = any(row["given_up"] >= created and row["sequence"] > state.last_seq for row in rows)
     if ahead and state.clustered and not settled:
@@ -76,9 +80,21 @@ def _add_messages(stream: str, rows: list[dict[str, Any]], connection: Connectio
         _add_messages(stream, rows, connection, settled=True)
         return
     for row, stored in zip(rows, found, strict=True):
-        other = (row["domain"] or "") != state.domain or row["given_up"] < created  # a stream of the same name
-        row["gone"] = stored is None or other or row["given_up"] < (stored.time - CLOCK_SKEW) // 1000
-        if stored is not None and not row["gone"]:
-            row["subject"], row["timestamp"], row["data"] = stored.subject, stored.time // 1000, stored.data
+        # A consumer of another stream with the same name may have given the message up.
+        of_stream = (row["domain"] or "") == state.domain and row["given_up"] >= created
+        row["gone"] = True
+        if stored is not None and of_stream and _was_stored_before(stored, row["given_up"]):
+            row["gone"] = False
+            row["subject"] = stored.subject
+            row["timestamp"] = stored.time // 1000
+            row["data"] = stored.data
             row["headers"] = [*block_headers(stored.headers).items()] or None
             row["msg_id"] = f"dead-letter.{stream}.{stored.sequence}.{stored.time}"
+
+
+def _was_stored_before(stored: RawMessage, given_up: int) -> bool:
+    """Whether a message is older than the time (µs) at which it was given up.
+
+    A later one took its sequence, after the stream had lost its tail.
+    """
+    return given_up >= (stored.time - CLOCK_SKEW) // 1000
