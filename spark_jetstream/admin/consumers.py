@@ -1,4 +1,4 @@
-"""Consumers: list, create, change, pause, reset, delete; pull a few messages from one, and acknowledge them."""
+"""Consumers: list, create, change, pause, reset, delete; receive and acknowledge messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from spark_jetstream.admin.api import Api, checked, consumer_name, moment, positive
 from spark_jetstream.admin.assets import Asset, filter_fault
 from spark_jetstream.admin.balance import Balanced
-from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver, pull
+from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver
 from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
 from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
@@ -25,6 +25,7 @@ from spark_jetstream.admin.models.consumers import (
 )
 from spark_jetstream.admin.models.queries import ConsumerQuery
 from spark_jetstream.admin.models.streams import Replica, StreamInfo, replicas
+from spark_jetstream.admin.pulls import Pull, check_can_serve, pull_request, waits_for_acks
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.client.deadline import Backoff
 from spark_jetstream.errors import (
@@ -37,10 +38,9 @@ from spark_jetstream.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from spark_jetstream.options.values import Seconds, Size
+from spark_jetstream.options.values import Seconds
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.ack_subject import parse_ack
-from spark_jetstream.protocol.conventions import RUN
 from spark_jetstream.protocol.units import (
     INT64_MAX,
     Nanoseconds,
@@ -53,22 +53,15 @@ from spark_jetstream.streams.pull import through_outages
 log = logging.getLogger(__name__)
 
 Ack = Literal["ack", "nak", "term", "none"]
-_MOST = 1000
-_SHORTEST = 0.1  # seconds: a server may drop a pull that expires sooner before it looks for messages
-_LONGEST = 1e9  # seconds: what the API, and waiting, can express
-#: Fields of a pull request -> the ``priority_policy`` that they are for; elsewhere servers ignore or refuse them.
-_FOR = {"min_pending": "overflow", "min_ack_pending": "overflow", "priority": "prioritized", "id": "pinned_client"}
-
-
 Config = ConsumerConfig | ConsumerInfo | Mapping[str, Any]
 
 
 class Consumers(Balanced):
     """The consumers of an account's streams; ``admin.consumers``.
 
-    A configuration is a `ConsumerConfig`, a `ConsumerInfo`, a mapping, or single fields by name, as for `Streams`. All
-    methods raise what `Api` raises; `ConsumerNotFound` and `StreamNotFound` name what was asked for; `OptionError` for
-    an argument that cannot be one.
+    A configuration is a `ConsumerConfig`, a `ConsumerInfo`, a mapping, or single fields by name, as
+    for `Streams`. All methods raise what `Api` raises; `ConsumerNotFound` and `StreamNotFound` name
+    what was asked for; `OptionError` for an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -77,39 +70,71 @@ class Consumers(Balanced):
     # Looking
 
     def names(self, stream: str) -> Iterator[str]:
-        """Return the names of a stream's consumers, sorted, page by page. Raises `StreamNotFound`."""
+        """Return the names of a stream's consumers, sorted, page by page.
+
+        Raises `StreamNotFound`.
+        """
         context = f"list the consumers of stream {stream}"
-        for page in self._api.pages(ConsumerNamesPage, jsapi.CONSUMER_NAMES, {}, context=context, stream=stream):
+        pages = self._api.pages(
+            ConsumerNamesPage,
+            jsapi.CONSUMER_NAMES,
+            {},
+            context=context,
+            stream=stream,
+        )
+        for page in pages:
             yield from page.consumers
 
     def infos(self, stream: str | None = None) -> Iterator[ConsumerInfo]:
-        """Return the consumers of a stream, or of all streams; sorted. Raises `ServerBusy` as `Streams.infos` does."""
-        for name in Streams(self._api).names() if stream is None else [stream]:
+        """Return the consumers of a stream, or of all streams; sorted.
+
+        Raises `ServerBusy` as `Streams.infos` does.
+        """
+        names = Streams(self._api).names() if stream is None else [stream]
+        for name in names:
             context = f"list the consumers of stream {name}"
+            pages = self._api.pages(
+                ConsumerPage,
+                jsapi.CONSUMER_LIST,
+                {},
+                context=context,
+                stream=name,
+            )
             try:
-                for page in self._api.pages(ConsumerPage, jsapi.CONSUMER_LIST, {}, context=context, stream=name):
+                for page in pages:
                     yield from page.consumers
             except StreamNotFound:
+                # A stream of the list may have been deleted since the list was read.
                 if stream is not None:
                     raise
-                # The stream was deleted since the list was read.
 
     def find(self, stream: str | None = None, /, **criteria: Any) -> Iterator[ConsumerInfo]:
-        """Return the consumers, of a stream or of all, that meet all criteria, which are fields of `ConsumerQuery`.
+        """Return the consumers that meet all criteria, of one stream or of all streams.
+
+        The criteria are the fields of `ConsumerQuery`.
 
         Raises `OptionError` for a criterion that is not possible; what `infos` raises.
         """
         return filter(ConsumerQuery.parse(criteria, "find consumers").matches, self.infos(stream))
 
     def load(self, stream: str, name: str) -> ConsumerInfo:
-        """Return configuration and state of a consumer. Raises `ConsumerNotFound`, `StreamNotFound`."""
-        context = f"look at {_what(stream, name)}"
-        return self._api.reply(ConsumerInfo, jsapi.CONSUMER_INFO, context=context, stream=stream, consumer=name)
-
-    def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
-        """Return the servers with a replica of a consumer, the leader first; empty outside of a cluster.
+        """Return configuration and state of a consumer.
 
         Raises `ConsumerNotFound`, `StreamNotFound`.
+        """
+        context = f"look at {_what(stream, name)}"
+        return self._api.reply(
+            ConsumerInfo,
+            jsapi.CONSUMER_INFO,
+            context=context,
+            stream=stream,
+            consumer=name,
+        )
+
+    def replicas(self, stream: str, name: str) -> tuple[Replica, ...]:
+        """Return the servers with a replica of a consumer, the leader first.
+
+        Empty outside of a cluster. Raises `ConsumerNotFound`, `StreamNotFound`.
         """
         return replicas(self.load(stream, name).cluster)
 
@@ -129,33 +154,40 @@ class Consumers(Balanced):
     ) -> ConsumerInfo:
         """Create a consumer; one that exists with the same configuration stays as it is.
 
-        ``name`` is the name of a durable consumer; or a configuration; or nothing, with the field ``durable_name=...``,
-        or ``name=...`` for a consumer that is not durable. Without any name the server chooses one. Fields that are not
-        given have the server's defaults; its ``ack_policy`` is ``none``. `DEFAULT_CONSUMER` is a template with
-        ``explicit``. To the server, a consumer with an ``inactive_threshold`` and no durable name is always different.
+        ``name`` is the name of a durable consumer; or a configuration; or nothing, with the field
+        ``durable_name=...``, or ``name=...`` for a consumer that is not durable. Without any name
+        the server chooses one. Fields that are not given have the server's defaults; its
+        ``ack_policy`` is ``none``. `DEFAULT_CONSUMER` is a template with ``explicit``. To the
+        server, a consumer with an ``inactive_threshold`` and no durable name is always different.
 
-        The subject of the request decides which permissions it needs: ``CONSUMER.CREATE.STREAM``, with a name
-        ``CONSUMER.CREATE.STREAM.NAME``, with a ``filter_subject`` too ``CONSUMER.CREATE.STREAM.NAME.FILTER``; with
-        ``durable_form`` ``CONSUMER.DURABLE.CREATE.STREAM.NAME``, the form of clients before server 2.9.
+        The subject of the request decides which permissions it needs: ``CONSUMER.CREATE.STREAM``,
+        with a name ``CONSUMER.CREATE.STREAM.NAME``, with a ``filter_subject`` too
+        ``CONSUMER.CREATE.STREAM.NAME.FILTER``; with ``durable_form``
+        ``CONSUMER.DURABLE.CREATE.STREAM.NAME``, the form of clients before server 2.9.
 
-        ``any_filter`` allows filters that match no subject of the stream, which the server accepts. ``pedantic`` is
-        that of `Streams.create`.
+        ``any_filter`` allows filters that match no subject of the stream, which the server accepts.
+        ``pedantic`` is that of `Streams.create`.
 
         Raises:
-            OptionError: The configuration is not possible, or a filter matches nothing that the stream stores or holds.
-                Filters are not checked where the account may not read the stream's configuration.
-            ApiError: Error 10148: the consumer exists with another configuration; the error lists the differences.
-            JetStreamError: The server is too old for a field; or it created the consumer and ignored one.
+            OptionError: The configuration is not possible, or a filter matches nothing that the
+                stream stores or holds. Filters are not checked where the account may not read the
+                stream's configuration.
+            ApiError: Error 10148: the consumer exists with another configuration; the error lists
+                the differences.
+            JetStreamError: The server is too old for a field; or it created the consumer and
+                ignored one.
         """
         wanted = self._wanted(stream, name, config, fields)
         own = wanted.durable_name or wanted.name
         context = f"create {_what(stream, own)}"
         self._api.need_for(wanted, context)
-        form = "" if own else jsapi.CONSUMER_CREATE
+        if durable_form and not wanted.durable_name:
+            raise OptionError(f"cannot {context}: durable_form needs a durable_name")
+        form = ""
         if durable_form:
             form = jsapi.CONSUMER_CREATE_DURABLE
-            if not wanted.durable_name:
-                raise OptionError(f"cannot {context}: durable_form needs a durable_name")
+        elif not own:
+            form = jsapi.CONSUMER_CREATE
         if not any_filter:
             self._check_filters(stream, own, wanted, context)
         return self._asset(stream, own).create(wanted, form, pedantic=pedantic)
@@ -172,16 +204,34 @@ class Consumers(Balanced):
         any_filter: bool = False,
         **fields: Any,
     ) -> ConsumerInfo:
-        """Return the consumer; create it if there is none, as `Streams.load_or_create`. Raises `JetStreamError`."""
+        """Return the consumer; create it if there is none, as `Streams.load_or_create`.
+
+        Raises `JetStreamError`.
+        """
         wanted = self._wanted(stream, name, config, fields)
         name = wanted.durable_name or wanted.name
         if not name:
             raise OptionError(f"consumer of stream {stream}: a name or durable_name is required")
         make = partial(self.create, stream, wanted, any_filter=any_filter)
-        return self._asset(stream, name).load_or_create(wanted, make, given_only=given_only, any_config=any_config)
+        return self._asset(stream, name).load_or_create(
+            wanted,
+            make,
+            given_only=given_only,
+            any_config=any_config,
+        )
 
-    def plan(self, stream: str, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change. Raises `OptionError`, `ConsumerNotFound`."""
+    def plan(
+        self,
+        stream: str,
+        name: str,
+        changes: Config | None = None,
+        /,
+        **fields: Any,
+    ) -> list[Difference]:
+        """Return what `update` with the same arguments would change.
+
+        Raises `OptionError`, `ConsumerNotFound`.
+        """
         return self._asset(stream, name).plan(changes, fields)
 
     def update(
@@ -195,10 +245,12 @@ class Consumers(Balanced):
         pedantic: bool = False,
         **fields: Any,
     ) -> list[Difference]:
-        """Change a consumer; return what was changed, as `Streams.update`. Raises `OptionError`, `JetStreamError`.
+        """Change a consumer; return what was changed, as `Streams.update`.
 
-        ``filter_subject`` and ``filter_subjects`` replace each other. New filters are checked as `create` does, unless
-        ``any_filter``. ``pedantic`` is that of `Streams.create`.
+        Raises `OptionError`, `JetStreamError`.
+
+        ``filter_subject`` and ``filter_subjects`` replace each other. New filters are checked as
+        `create` does, unless ``any_filter``. ``pedantic`` is that of `Streams.create`.
         """
 
         def check(wanted: ConsumerConfig, actual: ConsumerConfig, context: str) -> None:
@@ -211,11 +263,11 @@ class Consumers(Balanced):
     def copy(
         self, stream: str, name: str, new_name: str, /, *, any_filter: bool = False, **changes: Any
     ) -> ConsumerInfo:
-        """Create a consumer of the same stream with the configuration of another one and these changes.
+        """Create a consumer of the same stream with another one's configuration and these changes.
 
-        It begins where its ``deliver_policy`` says. It is durable if the other one is. The metadata of a Spark query
-        (option ``durable``) and a pause that is over are not copied. Raises `ConsumerNotFound`, and what
-        `create` raises.
+        It begins where its ``deliver_policy`` says. It is durable if the other one is. The metadata
+        of a Spark query (option ``durable``) and a pause that is over are not copied. Raises
+        `ConsumerNotFound`, and what `create` raises.
         """
         what = _what(stream, consumer_name(new_name))
         info = self.load(stream, name)
@@ -229,13 +281,21 @@ class Consumers(Balanced):
         return self.create(stream, changed(config, {**new, **changes}, what), any_filter=any_filter)
 
     def delete(self, stream: str, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a consumer; return whether there was one. Raises `ConsumerNotFound` unless ``missing_ok``.
+        """Delete a consumer; return whether there was one.
 
-        Its position is lost, and on a stream with interest retention the messages that only it had to deliver.
+        Raises `ConsumerNotFound` unless ``missing_ok``.
+
+        Its position is lost, and on a stream with interest retention the messages that only it had
+        to deliver.
         """
         context = f"delete {_what(stream, name)}"
         return self._api.delete(
-            jsapi.CONSUMER_DELETE, ConsumerNotFound, missing_ok, context=context, stream=stream, consumer=name
+            jsapi.CONSUMER_DELETE,
+            ConsumerNotFound,
+            missing_ok,
+            context=context,
+            stream=stream,
+            consumer=name,
         )
 
     # Using
@@ -243,55 +303,98 @@ class Consumers(Balanced):
     def pause(self, stream: str, name: str, until: Any) -> PauseReply:
         """Let a consumer deliver nothing until a time (server 2.11).
 
-        ``until`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch. Or a
-        duration from now, by the server's clock: a `timedelta`, or text such as ``10m``. Raises `JetStreamError` for a
-        time that is past, which the server would take as a request to resume, and where the server is too old.
+        ``until`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds
+        since the epoch. Or a duration from now, by the server's clock: a `timedelta`, or text such
+        as ``10m``. Raises `JetStreamError` for a time that is past, which the server would take as
+        a request to resume, and where the server is too old.
         """
         context = f"pause {_what(stream, name)}"
         end = _duration_or_time(until)
         now = self.load(stream, name).ts.nanoseconds
-        if isinstance(end, Nanoseconds) and not 0 <= now + end <= INT64_MAX:
+        if isinstance(end, Timestamp):
+            time = end
+        elif 0 <= now + end <= INT64_MAX:
+            time = Timestamp.of(now + end)
+        else:
             raise _no_end(until)
-        time = end if isinstance(end, Timestamp) else Timestamp.of(now + end)
         past = f"cannot {context} until {time}: that is past by the server's clock"
         if time.nanoseconds <= now:
             raise JetStreamError(f"{past}; nothing was changed")
         reply = self._api.reply(
-            PauseReply, jsapi.CONSUMER_PAUSE, {"pause_until": time}, context=context, stream=stream, consumer=name
+            PauseReply,
+            jsapi.CONSUMER_PAUSE,
+            {"pause_until": time},
+            context=context,
+            stream=stream,
+            consumer=name,
         )
-        if not reply.paused:  # the time went by while the request was under way
+        if not reply.paused:
+            # The time went by while the request was under way.
             raise JetStreamError(f"{past}, and the consumer delivers")
         return reply
 
     def resume(self, stream: str, name: str) -> PauseReply:
         """Let a paused consumer deliver again. Raises `JetStreamError` before server 2.11."""
         context = f"resume {_what(stream, name)}"
-        return self._api.reply(PauseReply, jsapi.CONSUMER_PAUSE, context=context, stream=stream, consumer=name)
+        return self._api.reply(
+            PauseReply,
+            jsapi.CONSUMER_PAUSE,
+            context=context,
+            stream=stream,
+            consumer=name,
+        )
 
     def reset(self, stream: str, name: str, sequence: int | None = None) -> ResetReply:
-        """Let a consumer continue at a sequence of the stream, by default after the acknowledged ones (server 2.14).
+        """Let a consumer continue at a sequence of the stream (server 2.14).
 
-        The consumer forgets deliveries that were not acknowledged. Raises `ApiError` (10204) when its
-        ``deliver_policy`` does not allow the sequence, `JetStreamError` where the server is too old.
+        By default it continues after the acknowledged messages. The consumer forgets deliveries
+        that were not acknowledged. Raises `ApiError` (10204) when its ``deliver_policy`` does not
+        allow the sequence, `JetStreamError` where the server is too old.
         """
-        context = f"reset {_what(stream, name)}" + (f" to sequence {sequence}" if sequence is not None else "")
-        request = {"seq": positive(sequence)} if sequence is not None else None
+        context = f"reset {_what(stream, name)}"
+        request = None
+        if sequence is not None:
+            context = f"{context} to sequence {sequence}"
+            request = {"seq": positive(sequence)}
         # The server does not reply for a consumer that does not exist.
         self.load(stream, name)
-        return self._api.reply(ResetReply, jsapi.CONSUMER_RESET, request, context=context, stream=stream, consumer=name)
+        return self._api.reply(
+            ResetReply,
+            jsapi.CONSUMER_RESET,
+            request,
+            context=context,
+            stream=stream,
+            consumer=name,
+        )
 
     def unpin(self, stream: str, name: str, group: str) -> None:
-        """Unpin the pinned client of a priority group; the next client that pulls is pinned (server 2.11).
+        """Unpin the pinned client of a priority group (server 2.11).
 
-        Raises `ApiError` when there is no such group, `JetStreamError` where the server is too old.
+        The next client that pulls is pinned. Raises `ApiError` when there is no such group,
+        `JetStreamError` where the server is too old.
         """
         context = f"unpin group {group} of {_what(stream, name)}"
-        self._api.ask(jsapi.CONSUMER_UNPIN, {"group": group}, context=context, stream=stream, consumer=name)
+        self._api.ask(
+            jsapi.CONSUMER_UNPIN,
+            {"group": group},
+            context=context,
+            stream=stream,
+            consumer=name,
+        )
 
     def step_down(self, stream: str, name: str, *, preferred: str | None = None) -> None:
-        """Let the leader of a consumer step down, as `Streams.step_down`. Raises `ApiError`, `JetStreamError`."""
+        """Let the leader of a consumer step down, as `Streams.step_down`.
+
+        Raises `ApiError`, `JetStreamError`.
+        """
         context = f"let the leader of {_what(stream, name)} step down"
-        self._api.step_down(jsapi.CONSUMER_STEP_DOWN, preferred, context=context, stream=stream, consumer=name)
+        self._api.step_down(
+            jsapi.CONSUMER_STEP_DOWN,
+            preferred,
+            context=context,
+            stream=stream,
+            consumer=name,
+        )
 
     def next(
         self,
@@ -310,95 +413,89 @@ class Consumers(Balanced):
         priority: int | None = None,
         id: str | None = None,
     ) -> list[DeliveredMessage]:
-        """Return up to ``count`` messages of a pull consumer, at most 1,000: the pending ones, or else the next ones.
+        """Return up to ``count`` messages of a pull consumer, at most 1,000.
 
-        An empty list means that there was none within ``timeout`` seconds. ``ack`` acknowledges each message, ``nak``
-        has it delivered again at once, ``term`` never again, ``none`` leaves it to the method `ack` and its like; the
-        server confirms each before this returns. What came is returned also when the rest fails. If a confirmation
-        fails, that is logged, and what is settled by then, or may be, is returned.
+        These are the pending messages, or else the next ones.
 
-        The other arguments are fields of the request (ADR-37, ADR-42). ``no_wait`` takes only pending messages, as a
-        ``timeout`` of 0 does; ``no_wait=False`` waits for ``count`` messages. ``max_bytes`` limits subjects, headers
-        and contents together. The server sends an ``idle_heartbeat`` every so many seconds, at most half of
-        ``timeout``; it counts as silent without any for twice as long. Consumers with a ``priority_policy`` need a
-        ``group``. With ``overflow``, ``min_pending`` and ``min_ack_pending`` say how many messages must be pending, or
-        wait for their acknowledgement. With ``prioritized``, ``priority`` is from 0, which is served first, to 9. With
-        ``pinned_client``, ``id`` is the ``pin_id`` of the messages that the pinned client got.
+        An empty list means that there was none within ``timeout`` seconds. ``ack`` acknowledges
+        each message, ``nak`` has it delivered again at once, ``term`` never again, ``none`` leaves
+        it to the method `ack` and its like; the server confirms each before this returns. Messages
+        already received are returned even if the request then fails. If a confirmation fails, this
+        logs the error, and returns the messages that are, or may be, settled by then.
+
+        The other arguments are fields of the request (ADR-37, ADR-42). ``no_wait`` takes only
+        pending messages, as a ``timeout`` of 0 does; ``no_wait=False`` waits for ``count``
+        messages. ``max_bytes`` limits subjects, headers and contents together. The server sends an
+        ``idle_heartbeat`` every so many seconds, at most half of ``timeout``; it counts as silent
+        without any for twice as long. Consumers with a ``priority_policy`` need a ``group``. With
+        ``overflow``, ``min_pending`` and ``min_ack_pending`` say how many messages must be pending,
+        or wait for their acknowledgement. With ``prioritized``, ``priority`` is from 0, which is
+        served first, to 9. With ``pinned_client``, ``id`` is the ``pin_id`` of the messages that
+        the pinned client got.
 
         Raises:
             ConsumerLost: The consumer was deleted meanwhile, or has moved to another server.
             PinMismatch: Another client is pinned.
-            PullRefused: The next message is larger than ``max_bytes``, too many requests wait, or the consumer's limits
-                do not allow this one.
+            PullRefused: The next message is larger than ``max_bytes``, too many requests wait, or
+                the consumer's limits do not allow this one.
             RequestTimeout: The server is silent.
-            JetStreamError: It is a push consumer, or paused, or that of a Spark query, which would lose the messages.
+            JetStreamError: It is a push consumer, or paused, or that of a Spark query, which would
+                lose the messages.
         """
         if ack not in get_args(Ack):
             raise OptionError(f"ack must be one of {', '.join(get_args(Ack))}, not {shown(ack)}")
-        if not 1 <= count <= _MOST:
-            raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
-        if timeout != 0 and not _SHORTEST <= timeout <= _LONGEST:
-            span = f"{_SHORTEST:g} to {_LONGEST:,.0f} seconds"
-            raise OptionError(f"timeout must be 0 (do not wait), or {span}, not {timeout:g}")
-        expires = 0.0 if no_wait else timeout
-        if no_wait is False and not timeout:
-            raise OptionError("no_wait=False needs a timeout above 0")
-        request: dict[str, Any] = {"id": id, "min_pending": min_pending, "min_ack_pending": min_ack_pending}
-        request |= {"group": group, "priority": priority}
-        # With "expires" the pull waits for the first message only.
-        request["no_wait"] = no_wait is not False and (count > 1 or not expires)
-        if max_bytes is not None:
-            request["max_bytes"] = checked(Size(1), "max_bytes", max_bytes)
-        if idle_heartbeat is not None:
-            # Where too many requests wait already, the server drops one with a heartbeat, without an error.
-            request["heartbeat"] = checked(Seconds("100ms", "1d"), "idle_heartbeat", idle_heartbeat)
+        request = pull_request(
+            count,
+            timeout,
+            no_wait=no_wait,
+            max_bytes=max_bytes,
+            idle_heartbeat=idle_heartbeat,
+            group=group,
+            min_pending=min_pending,
+            min_ack_pending=min_ack_pending,
+            priority=priority,
+            id=id,
+        )
         info = self.load(stream, name)
-        config, what = info.config, _what(stream, name)
-        for field, policy in _FOR.items():
-            if request[field] is not None and config.priority_policy != policy:
-                raise OptionError(f"{field} is for priority_policy {policy}: {what} has {config.priority_policy}")
-        if config.push:
-            raise JetStreamError(f"{what} delivers to {config.deliver_subject}, and cannot be asked for messages")
-        if RUN in config.metadata:
-            raise JetStreamError(
-                f"a Spark query keeps its position by {what} (option durable): it would end, and may lose messages"
-            )
-        if info.paused:
-            raise JetStreamError(f"{what} is paused for {Nanoseconds(info.pause_remaining)}, and delivers nothing")
-        if not expires and config.ack_policy != "none" and 0 < config.max_ack_pending <= info.num_ack_pending:
-            return []  # the server would not answer
-        messages = pull(self._api.connection, info, count, expires, **request)
-        if ack == "none" or config.ack_policy == "none":
+        consumer = _what(stream, name)
+        check_can_serve(info, request, consumer)
+        if not request.expires and waits_for_acks(info):
+            return []
+        messages = Pull(self._api.connection, info, request).run()
+        if ack == "none" or info.config.ack_policy == "none":
             return messages
-        for done, message in enumerate(messages):
-            try:
-                getattr(self, ack)(message)
-            except JetStreamError as error:
-                # Nobody gets a settled message again. Without a reply this one may be settled.
-                settled = messages[: done + isinstance(error, (ConnectionFailed, RequestTimeout))]
-                if not settled:
-                    raise
-                log.warning("%s; %d more of %s are delivered again", error, len(messages) - len(settled), what)
-                return settled
-        return messages
+        return self._settle_all(messages, ack, consumer)
 
-    def receive(self, stream: str, name: str, *, timeout: float | None = None) -> Generator[DeliveredMessage]:
-        """Return what a push consumer delivers, without an end, or until no message came for ``timeout`` seconds.
+    def receive(
+        self,
+        stream: str,
+        name: str,
+        *,
+        timeout: float | None = None,
+    ) -> Generator[DeliveredMessage]:
+        """Return what a push consumer delivers.
 
-        The messages are yet to be acknowledged. A request of the consumer's ``flow_control`` is answered when all
-        messages before it were taken; without it, more than 96 MiB that wait are a `ProtocolError`. Cuts, restarts of
-        servers, silence for two heartbeats, and another ``deliver_subject`` or ``deliver_group`` begin another
-        subscription. The clients of a ``deliver_group`` share the messages.
+        The iterator has no end, or ends when no message came for ``timeout`` seconds.
+
+        The messages are yet to be acknowledged. A request of the consumer's ``flow_control`` is
+        answered when all messages before it were taken; without it, more than 96 MiB that wait are
+        a `ProtocolError`. Cuts, restarts of servers, silence for two heartbeats, and another
+        ``deliver_subject`` or ``deliver_group`` begin another subscription. The clients of a
+        ``deliver_group`` share the messages.
 
         Raises:
-            DataLossError: Deliveries were lost that the consumer does not make again (``ack_policy`` none).
-            ConsumerNotFound: It was deleted; noticed by the missing heartbeats, or after 30 seconds of silence.
+            DataLossError: Deliveries were lost that the consumer does not make again
+                (``ack_policy`` none).
+            ConsumerNotFound: It was deleted; noticed by the missing heartbeats, or after 30 seconds
+                of silence.
             OutageError: Nothing could be received for option ``retryTimeout``.
             JetStreamError: It is a pull consumer, or became one; noticed in the same way.
         """
         idle = math.inf if timeout is None else timeout
         if not idle > 0:
-            raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
+            raise OptionError(
+                f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}",
+            )
 
         def load() -> ConsumerInfo:
             info = self.load(stream, name)
@@ -409,62 +506,128 @@ class Consumers(Balanced):
         load()
         receiver = Receiver(self._api, stream, load, idle)
         doing = f"receiving from consumer {name} of stream"
-        messages = through_outages(receiver, self._api.options.retry_timeout, Backoff(at_once=True), doing)
+        messages = through_outages(
+            receiver,
+            self._api.options.retry_timeout,
+            Backoff(at_once=True),
+            doing,
+        )
         return (message for message in messages if message is not None)
 
     def ack(self, message: DeliveredMessage | str) -> None:
-        """Acknowledge a message of `next` or `receive`; with ``ack_policy`` all, also those before it.
+        """Acknowledge a message of `next` or `receive`.
 
-        ``message`` may be the reply subject of one that another client got. The server confirms the acknowledgement
-        before this returns, as for `nak`, `in_progress` and `term`. Raises `ProtocolError` for a text that is no such
-        subject; `NoResponders` where the consumer is gone, or its ``ack_policy`` is none; and `RequestTimeout` where
-        the consumer has not delivered the message, because it was created again since.
+        With ``ack_policy`` all, this acknowledges the messages before it too. ``message`` may be
+        the reply subject of one that another client got. The server confirms the acknowledgement
+        before this returns, as for `nak`, `in_progress` and `term`. Raises `ProtocolError` for a
+        text that is no such subject; `NoResponders` where the consumer is gone, or its
+        ``ack_policy`` is none; and `RequestTimeout` where the consumer has not delivered the
+        message, because it was created again since.
         """
         self._settle(message, b"+ACK")
 
     def nak(self, message: DeliveredMessage | str, *, delay: float = 0.0) -> None:
-        """Have a message delivered again, after ``delay`` seconds or at once. Raises what `ack` raises."""
+        """Have a message delivered again, after ``delay`` seconds or at once.
+
+        Raises what `ack` raises.
+        """
         nanoseconds = jsapi.nanoseconds(checked(Seconds("0s", "3650d"), "delay", delay))
-        self._settle(message, b"-NAK" + (b" " + jsapi.request_body(delay=nanoseconds) if nanoseconds else b""))
+        answer = b"-NAK"
+        if nanoseconds:
+            answer += b" " + jsapi.request_body(delay=nanoseconds)
+        self._settle(message, answer)
 
     def in_progress(self, message: DeliveredMessage | str) -> None:
-        """Begin the ``ack_wait`` of a message anew: it is being worked on. Raises what `ack` raises."""
+        """Begin the ``ack_wait`` of a message anew: it is being worked on.
+
+        Raises what `ack` raises.
+        """
         self._settle(message, b"+WPI")
 
     def term(self, message: DeliveredMessage | str, *, reason: str = "") -> None:
-        """Have a message never delivered again; the event of it has the ``reason``. Raises what `ack` raises."""
+        """Have a message never delivered again; the event of it has the ``reason``.
+
+        Raises what `ack` raises.
+        """
         self._settle(message, f"+TERM {reason}".rstrip().encode("utf-8", "replace"))
+
+    def _settle_all(
+        self,
+        messages: list[DeliveredMessage],
+        ack: Ack,
+        consumer: str,
+    ) -> list[DeliveredMessage]:
+        """Settle messages in their order until one fails; return the ones that may be settled.
+
+        No client gets a settled message again, so the caller must have it. Raises the error of the
+        first message if it surely is not settled.
+        """
+        settle = getattr(self, ack)
+        for count, message in enumerate(messages):
+            try:
+                settle(message)
+            except JetStreamError as error:
+                # Without a reply, the server may have settled this message.
+                maybe = isinstance(error, (ConnectionFailed, RequestTimeout))
+                settled = messages[: count + 1] if maybe else messages[:count]
+                if not settled:
+                    raise
+                again = len(messages) - len(settled)
+                log.warning("%s; %d more of %s are delivered again", error, again, consumer)
+                return settled
+        return messages
 
     def _settle(self, message: DeliveredMessage | str, answer: bytes) -> None:
         reply = message if isinstance(message, str) else message.reply
         ack = parse_ack(reply)
-        context = f"acknowledge message {ack.stream_seq} of stream {ack.stream} to consumer {ack.consumer}"
+        message_text = f"message {ack.stream_seq} of stream {ack.stream}"
+        context = f"acknowledge {message_text} to consumer {ack.consumer}"
         try:
             self._api.connection.request(reply, answer, context=context)
         except NoResponders as error:
-            raise NoResponders(f"cannot {context}: it is gone, or its ack_policy is none") from error
+            raise NoResponders(
+                f"cannot {context}: it is gone, or its ack_policy is none",
+            ) from error
 
     def _asset(self, stream: str, name: str) -> Asset[ConsumerInfo]:
         return Asset(self._api, _what(stream, name), lambda: self.load(stream, name), stream, name)
 
-    def _wanted(self, stream: str, name: object, config: object, fields: Mapping[str, Any]) -> ConsumerConfig:
+    def _wanted(
+        self,
+        stream: str,
+        name: object,
+        config: object,
+        fields: Mapping[str, Any],
+    ) -> ConsumerConfig:
         given, own = named(ConsumerConfig, name, config, fields, "name", "durable_name")
-        return parse_user(ConsumerConfig, given, own, f"consumer of stream {stream}", self._api.newer)
+        return parse_user(
+            ConsumerConfig,
+            given,
+            own,
+            f"consumer of stream {stream}",
+            self._api.newer,
+        )
 
     def _check_filters(self, stream: str, name: str, wanted: ConsumerConfig, context: str) -> None:
-        """Raise `OptionError` if a filter surely matches nothing, unless the consumer ``name`` exists already."""
+        """Raise `OptionError` if a filter surely matches nothing.
+
+        A consumer ``name`` that exists already is not refused for its filters.
+        """
         if not wanted.filters:
             return
+        # An account that may not read the stream's configuration can create consumers, without the
+        # check.
         with contextlib.suppress(PermissionDenied, NoResponders):
             info = self._api.reply(StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)
             fault = filter_fault(self._api, info.config, wanted, context)
-            if not fault:
-                return
-            if name:
-                with contextlib.suppress(ConsumerNotFound):
-                    self.load(stream, name)
-                    return
-            raise OptionError(f"cannot {context}: {fault}")
+            if fault and not (name and self._exists(stream, name)):
+                raise OptionError(f"cannot {context}: {fault}")
+
+    def _exists(self, stream: str, name: str) -> bool:
+        with contextlib.suppress(ConsumerNotFound):
+            self.load(stream, name)
+            return True
+        return False
 
 
 def _duration_or_time(until: Any) -> Nanoseconds | Timestamp:

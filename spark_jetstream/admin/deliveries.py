@@ -1,29 +1,25 @@
-"""Messages that consumers deliver: pull some, receive those of a push consumer, acknowledge them."""
+"""Messages that consumers deliver, and the receiver for those of a push consumer."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from spark_jetstream.admin.api import Api
-from spark_jetstream.admin.models.consumers import ConsumerInfo
+from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Deadline
-from spark_jetstream.client.subscription import messages
-from spark_jetstream.errors import ConsumerLost, DataLossError, JetStreamError, pull_refused
-from spark_jetstream.protocol import ack_subject, jsapi
+from spark_jetstream.client.subscription import Subscribed, messages
+from spark_jetstream.errors import ConsumerLost, DataLossError, JetStreamError
+from spark_jetstream.protocol import ack_subject
 from spark_jetstream.protocol.ack_subject import parse_ack
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.protocol.units import whole_number
-from spark_jetstream.protocol.wire import Frames, parse_status
+from spark_jetstream.protocol.wire import Frames, Status, parse_status
 from spark_jetstream.streams.latest import END
-from spark_jetstream.streams.session import UNHEARD, UNHEARD_PAUSE
 
-_SLACK = 2.0  # seconds that the server's reply may come late
+_FLOW_CONTROL = "$JS.FC."  # the beginning of subjects at which the server awaits an answer
 _SILENCE = 30.0  # seconds without a message, until a push consumer without heartbeats is asked for
 
 
@@ -31,8 +27,9 @@ _SILENCE = 30.0  # seconds without a message, until a push consumer without hear
 class DeliveredMessage:
     """A message as a consumer delivered it.
 
-    ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the consumer. ``pending``
-    messages were not delivered yet. ``reply`` is the subject of the acknowledgement.
+    ``deliveries`` counts the deliveries of this message, ``consumer_seq`` all deliveries of the
+    consumer. ``pending`` messages were not delivered yet. ``reply`` is the subject of the
+    acknowledgement.
     """
 
     message: StoredMessage
@@ -44,107 +41,55 @@ class DeliveredMessage:
 
     @property
     def pin_id(self) -> str:
-        """The ``id`` by which the server knows the pinned client that got the message; empty without a pin."""
+        """The ``id`` by which the server knows the pinned client that got the message.
+
+        It is empty without a pin.
+        """
         return self.message.headers.get("Nats-Pin-Id", [""])[-1]
 
 
-def pull(
-    connection: Connection, info: ConsumerInfo, count: int, timeout: float, **request: Any
-) -> list[DeliveredMessage]:
-    """Return up to ``count`` messages as `Consumers.next` does. ``request``: see `jsapi.next_request`.
-
-    What came is returned, whatever fails then. Before that, raises `RequestTimeout` when the server is silent, and what
-    `jsapi.pull_status` raises.
-    """
-    stream, name = info.stream_name, info.name
-    context = f"get messages from consumer {name} of stream {stream}"
-    silence = 2 * request.get("heartbeat", math.inf) + _SLACK
-    bytes_left = request.get("max_bytes", math.inf)
-    messages: list[DeliveredMessage] = []
-    deadline, unheard = Deadline(timeout + _SLACK), 0
-    with connection.inbox() as inbox:
-        subject = jsapi.subject(connection.prefix, jsapi.CONSUMER_NEXT, stream, name)
-        body = jsapi.next_request(count, expires=timeout, **request)
-        inbox.publish(subject, body, 1)
-        try:
-            while len(messages) < count and bytes_left > 0:  # the server says nothing when the last byte was used
-                event = inbox.get(deadline.within(silence))
-                if isinstance(event, Frames):
-                    bytes_left -= event.pull_bytes()
-                    messages += delivered_messages(event, stream)
-                elif event is None:
-                    connection.check(_SLACK)
-                    if not timeout:
-                        break  # the server does not answer while too many messages wait for acknowledgements
-                    raise jsapi.no_reply(context, min(silence, deadline.seconds), "(timeout, idle_heartbeat)")
-                elif event.code == jsapi.NO_RESPONDERS and not messages and unheard < UNHEARD:
-                    # The servers of a cluster hear of a new consumer or leader one after the other.
-                    unheard += 1
-                    time.sleep(UNHEARD_PAUSE)
-                    inbox.publish(subject, body, 1)
-                else:
-                    end = jsapi.pull_status(event, stream)
-                    if event.code == 409 and not messages:
-                        why = "the next message is larger than max_bytes" if end.too_large else "too many requests wait"
-                        raise pull_refused(f"cannot {context}: {why} (409 {event.description})", 409, event.description)
-                    if end.over:
-                        break
-        except JetStreamError:
-            if not messages:
-                raise
-    return messages
-
-
 class Receiver:
-    """Receives what a push consumer delivers, over one subscription after the other; for `through_outages`.
+    """Receives what a push consumer delivers, one subscription after the other.
 
-    ``load`` asks for the consumer, and raises an error if it is a pull consumer. Without a message for ``idle`` seconds
-    it ends.
+    `through_outages` makes the attempts. ``load`` asks for the consumer, and raises an error if it
+    is a pull consumer. Without a message for ``idle`` seconds it ends.
     """
 
-    def __init__(self, api: Api, stream: str, load: Callable[[], ConsumerInfo], idle: float) -> None:
+    def __init__(
+        self,
+        api: Api,
+        stream: str,
+        load: Callable[[], ConsumerInfo],
+        idle: float,
+    ) -> None:
         self.part = SequenceRange(stream, 1, END, None, "")
         self.next = 1
-        self._api, self._load, self._idle = api, load, idle
-        self._last: int | None = None  # the consumer's number of its last delivery, once one is known
+        self._api = api
+        self._load = load
+        self._idle = idle
+        # The consumer's number of its last delivery, once one is known.
+        self._last: int | None = None
 
     def attempt(self, patience: Deadline) -> Iterator[DeliveredMessage | None]:
-        """Yield what comes over one subscription, and None when the server shows that it is alive."""
-        connection, config = self._api.connect(patience.left), self._load().config
-        # The clients of a queue group share heartbeats and deliveries.
-        heartbeat = 0 if config.deliver_group else config.idle_heartbeat
-        final = not config.deliver_group and (config.ack_policy == "none" or config.max_deliver == 1)
-        silence = 2 * heartbeat / 1e9 + 1 if heartbeat else _SILENCE
+        """Yield the messages of one subscription, and None at each sign of life."""
+        connection = self._api.connect(patience.left)
+        config = self._load().config
         quiet = Deadline(self._idle)
-        place = config.deliver_subject, config.deliver_group
-        with connection.subscribe(*place) as inbox:
+        with connection.subscribe(*_subscription_of(config)) as inbox:
             while not quiet.expired:
-                frames = inbox.get(quiet.within(silence))
+                frames = inbox.get(quiet.within(_longest_silence(config)))
                 if frames is None and not quiet.expired:
-                    connection.check()
-                    now = self._load().config
-                    frames = inbox.get(0)  # what came meanwhile may not come again
-                    if frames is None and (now.deliver_subject, now.deliver_group) != place:
-                        raise ConsumerLost("the consumer delivers to another subject or group now")
-                    if frames is None and heartbeat:
-                        raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+                    frames = self._check_alive(connection, inbox, config)
                     yield None
-                for one in [frames[at : at + 1] for at in range(len(frames))] if isinstance(frames, Frames) else ():
-                    reply = one.reply_subject(0)
-                    if reply.startswith(ack_subject.PREFIX):
-                        (message,) = delivered_messages(one, self.part.stream)
-                        self._note(message.consumer_seq - 1, message.consumer_seq, final)
-                        self.next = message.message.seq + 1
+                if not isinstance(frames, Frames):
+                    continue
+                for at in range(len(frames)):
+                    frame = frames[at : at + 1]
+                    message = self._delivered(frame, config)
+                    if message is not None:
                         yield message
                         quiet = Deadline(self._idle)
-                    elif (status := parse_status(next(one.parts())[0])) and status.code == 100:
-                        # Of a flow control request, or of a heartbeat that says that the last one is not answered.
-                        reply = reply or status.headers.get("Nats-Consumer-Stalled", "")
-                        if reply.startswith("$JS.FC."):
-                            inbox.answered = reply
-                            connection.post(reply)
-                        if last := whole_number(status.headers.get("Nats-Last-Consumer", "")):
-                            self._note(last, last, final)
+                    elif self._take_status(connection, inbox, frame, config):
                         yield None
         self.next = self.part.end
 
@@ -152,24 +97,124 @@ class Receiver:
         """Pause before the next attempt."""
         return True
 
-    def _note(self, before: int, last: int, final: bool) -> None:
-        """Note the last delivery. Raises `DataLossError` if some up to ``before`` are missing, and that is final."""
-        if final and self._last is not None and before > self._last:
+    def _check_alive(
+        self,
+        connection: Connection,
+        inbox: Subscribed,
+        config: ConsumerConfig,
+    ) -> Frames | Status | None:
+        """Return what came while the server was asked, after a silence.
+
+        Raises `ConsumerLost` if the consumer does not deliver to this subscription any more.
+        """
+        connection.check()
+        now = self._load().config
+        # These messages may not be delivered again: they come before any doubt.
+        frames = inbox.get(0)
+        if frames is not None:
+            return frames
+        if _subscription_of(now) != _subscription_of(config):
+            raise ConsumerLost("the consumer delivers to another subject or group now")
+        if _heartbeat(config):
+            silence = _longest_silence(config)
+            raise ConsumerLost(f"no message and no heartbeat came for {silence:g} s")
+        return None
+
+    def _delivered(self, frame: Frames, config: ConsumerConfig) -> DeliveredMessage | None:
+        """Return the message in a frame; None if it is a status."""
+        if not frame.reply_subject(0).startswith(ack_subject.PREFIX):
+            return None
+        (message,) = delivered_messages(frame, self.part.stream)
+        self._note_delivery(message.consumer_seq - 1, message.consumer_seq, config)
+        self.next = message.message.seq + 1
+        return message
+
+    def _take_status(
+        self,
+        connection: Connection,
+        inbox: Subscribed,
+        frame: Frames,
+        config: ConsumerConfig,
+    ) -> bool:
+        """Answer a flow control request; return whether the frame is a sign of life."""
+        status = parse_status(next(frame.parts())[0])
+        if status is None or status.code != 100:
+            return False
+        # A heartbeat names a flow control request that nobody has answered yet.
+        request = frame.reply_subject(0) or status.headers.get("Nats-Consumer-Stalled", "")
+        if request.startswith(_FLOW_CONTROL):
+            inbox.answered = request
+            connection.post(request)
+        last = whole_number(status.headers.get("Nats-Last-Consumer", ""))
+        if last:
+            self._note_delivery(last, last, config)
+        return True
+
+    def _note_delivery(self, before: int, last: int, config: ConsumerConfig) -> None:
+        """Note the number of the last delivery.
+
+        Raises `DataLossError` if deliveries up to ``before`` are missing and are not made again.
+        """
+        missing = self._last is not None and before > self._last
+        if missing and _delivers_once(config):
+            assert self._last is not None
             raise DataLossError(
-                f"deliveries {self._last + 1} to {before} of a consumer of stream {self.part.stream} were lost on the "
-                "way, and it makes none again (ack_policy none, or max_deliver 1)"
+                f"deliveries {self._last + 1} to {before} of a consumer of stream "
+                f"{self.part.stream} were lost on the way, and it makes none again "
+                "(ack_policy none, or max_deliver 1)"
             )
         self._last = last
 
 
+def _subscription_of(config: ConsumerConfig) -> tuple[str, str]:
+    """Return the subject and the queue group to which a push consumer delivers."""
+    return config.deliver_subject, config.deliver_group
+
+
+def _heartbeat(config: ConsumerConfig) -> float:
+    """Return the seconds between heartbeats that this client can rely on; 0 for none."""
+    # The clients of a queue group share the heartbeats: each gets only some of them.
+    return 0.0 if config.deliver_group else config.idle_heartbeat / 1e9
+
+
+def _longest_silence(config: ConsumerConfig) -> float:
+    """Return after how many seconds without a message the consumer is checked."""
+    heartbeat = _heartbeat(config)
+    return 2 * heartbeat + 1 if heartbeat else _SILENCE
+
+
+def _delivers_once(config: ConsumerConfig) -> bool:
+    """Return whether a delivery that this client misses is lost."""
+    # The clients of a queue group share the deliveries: the next number went to another one.
+    if config.deliver_group:
+        return False
+    return config.ack_policy == "none" or config.max_deliver == 1
+
+
 def delivered_messages(frames: Frames, stream: str) -> Iterator[DeliveredMessage]:
-    """Return the messages that a consumer delivered. Raises `ProtocolError` for another reply subject."""
+    """Return the messages that a consumer delivered.
+
+    Raises `ProtocolError` for another reply subject.
+    """
     for raw in messages(frames):
         ack = parse_ack(raw.reply)
-        stored = {"subject": raw.subject, "seq": ack.stream_seq, "time": ack.time, "data": raw.data, "hdrs": raw.hdrs}
+        stored = {
+            "subject": raw.subject,
+            "seq": ack.stream_seq,
+            "time": ack.time,
+            "data": raw.data,
+            "hdrs": raw.hdrs,
+        }
         context = f"read message {ack.stream_seq} of stream {stream}"
         message = StoredMessage.from_server({**stored, "stream": stream}, context)
-        yield DeliveredMessage(message, ack.consumer, ack.deliveries, ack.consumer_seq, ack.pending, raw.reply)
+        yield DeliveredMessage(
+            message,
+            ack.consumer,
+            ack.deliveries,
+            ack.consumer_seq,
+            ack.pending,
+            raw.reply,
+        )
 
 
 def stored_messages(frames: Frames, stream: str) -> Iterator[StoredMessage]:

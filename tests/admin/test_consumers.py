@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, deliveries, parse_ack
+from spark_jetstream.admin import DEFAULT_CONSUMER, DeliveredMessage, JetStreamAdmin, parse_ack, pulls
 from spark_jetstream.client.inbox import Inbox
 from spark_jetstream.client.pool import connect
 from spark_jetstream.client.subscription import CoreMessage as Heard
@@ -470,7 +470,7 @@ def test_next_asks_again_where_nobody_has_heard(
 
     monkeypatch.setattr(Inbox, "publish", publish_elsewhere)
     assert [each.message.seq for each in admin.consumers.next(stream, "c", count)] == list(range(1, count + 1))
-    monkeypatch.setattr(deliveries, "UNHEARD", 3)
+    monkeypatch.setattr(pulls, "UNHEARD", 3)
     unheard = 5
     with pytest.raises(ConsumerLost, match="503"):
         admin.consumers.next(stream, "c", count)
