@@ -1,17 +1,23 @@
-"""Leaders of streams and consumers that give way until all servers of a cluster lead about as many."""
+"""Balancing: leaders of streams and consumers step down until they are spread evenly."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spark_jetstream.admin.models.streams import replicas
+from spark_jetstream.admin.models.streams import Replica, replicas
+
+Names = tuple[str, ...]
 
 
 class LeaderMove(NamedTuple):
-    """The leader of a stream, or of a consumer (stream and name), and the server that it gives way to."""
+    """A leader, and the server that it gives way to.
 
-    names: tuple[str, ...]
+    ``names`` has the stream, or stream and consumer.
+    """
+
+    names: Names
     leader: str
     preferred: str
 
@@ -23,31 +29,60 @@ class Balanced:
     step_down: Any
 
     def balance(self, *only: str, dry_run: bool = False) -> list[LeaderMove]:
-        """Let leaders step down until no server leads two more than one that could; return these moves.
+        """Let leaders step down until they are spread evenly over their servers; return the moves.
 
-        ``only`` is the argument of ``infos``. ``dry_run`` changes nothing. No election is awaited. Raises `ApiError`.
+        Then no server leads two more than another one that could lead in its place.
+
+        ``only`` is the argument of ``infos``. ``dry_run`` changes nothing. No election is awaited.
+        Raises `ApiError`.
         """
-        groups = {_names(info): replicas(info.cluster) for info in self.infos(*only) if info.cluster}
-        before = {names: group[0].server for names, group in groups.items() if group and group[0].leader}
-        leaders, led = dict(before), Counter(before.values())
-        while True:
-            possible = (
-                (led[leader] - led[replica.server], names, replica.server)
-                for names, leader in leaders.items()
-                for replica in groups[names]
-                if replica.current and not replica.offline
-            )
-            gain, names, server = max(possible, default=(0, (), ""))
-            if gain < 2:
-                break
-            led[leaders[names]] -= 1
-            led[server] += 1
-            leaders[names] = server
-        moves = [LeaderMove(names, was, leaders[names]) for names, was in before.items() if was != leaders[names]]
-        for move in () if dry_run else moves:
-            self.step_down(*move.names, preferred=move.preferred)
+        groups = {}
+        for info in self.infos(*only):
+            if info.cluster:
+                groups[_names(info)] = replicas(info.cluster)
+        moves = _moves(groups)
+        if not dry_run:
+            for move in moves:
+                self.step_down(*move.names, preferred=move.preferred)
         return moves
 
 
-def _names(info: Any) -> tuple[str, ...]:
-    return (info.stream_name, info.name) if hasattr(info, "stream_name") else (info.config.name,)
+def _moves(groups: Mapping[Names, Sequence[Replica]]) -> list[LeaderMove]:
+    """Return the moves that spread the leaders of groups of replicas evenly over their servers."""
+    before = {}
+    for names, group in groups.items():
+        if group and group[0].leader:
+            before[names] = group[0].server
+    leaders = dict(before)
+    led = Counter(before.values())
+    while True:
+        gain, names, server = _best_move(groups, leaders, led)
+        # A gain of one only exchanges the two servers.
+        if gain < 2:
+            break
+        led[leaders[names]] -= 1
+        led[server] += 1
+        leaders[names] = server
+    # Of a group that moves several times, only the last server counts.
+    moves = [LeaderMove(names, was, leaders[names]) for names, was in before.items()]
+    return [move for move in moves if move.preferred != move.leader]
+
+
+def _best_move(
+    groups: Mapping[Names, Sequence[Replica]], leaders: Mapping[Names, str], led: Counter[str]
+) -> tuple[int, Names, str]:
+    """Return the move that helps most: by how many leaders its servers differ, group and server."""
+    best: tuple[int, Names, str] = (0, (), "")
+    for names, leader in leaders.items():
+        for replica in groups[names]:
+            if replica.current and not replica.offline:
+                gain = led[leader] - led[replica.server]
+                best = max(best, (gain, names, replica.server))
+    return best
+
+
+def _names(info: Any) -> Names:
+    """Return the arguments of ``step_down`` for a consumer (stream, name) or a stream."""
+    if hasattr(info, "stream_name"):
+        return info.stream_name, info.name
+    return (info.config.name,)

@@ -16,40 +16,53 @@ from spark_jetstream.protocol.units import NEVER, Timestamp, shown
 PREFIX = "$JS.EVENT"
 """The beginning of the subjects of events."""
 
-KINDS: Mapping[str, type[Event]] = {type.rpartition(".")[2]: model for type, model in EVENT_TYPES.items()}
+KINDS: Mapping[str, type[Event]] = {
+    name.rpartition(".")[2]: model  # its type ends with the kind
+    for name, model in EVENT_TYPES.items()
+}
 """Model by the last part of its type, the name that users give."""
 
-_ADVISORIES, _METRICS = "ADVISORY", "METRIC"
+_ADVISORIES = "ADVISORY"
+_METRICS = "METRIC"
 _SYSTEM = "$SYS."
 _OF_STREAMS = "ADVISORY.STREAM.*.{stream}"
-_OF_CONSUMERS = tuple(f"{what}.CONSUMER.*.{{stream}}.{{consumer}}" for what in (_ADVISORIES, _METRICS))
+_OF_CONSUMERS = (
+    f"{_ADVISORIES}.CONSUMER.*.{{stream}}.{{consumer}}",
+    f"{_METRICS}.CONSUMER.*.{{stream}}.{{consumer}}",
+)
 
 
 def parse_event(subject: str, data: bytes, received: Timestamp = NEVER) -> Event:
     """Return the event of a message. It never raises: no message may end a watch.
 
-    The class is that of the event's type, `Event` for a type that is not known, and `UnknownEvent` for a message that
-    is not an event; its ``timestamp`` is ``received``.
+    The class is that of the event's type, `Event` for a type that is not known, and `UnknownEvent`
+    for a message that is not an event; its ``timestamp`` is ``received``.
     """
     try:
         body = json_object(data)
         kind = body.get("type")
-        model = EVENT_TYPES.get(kind if isinstance(kind, str) else "", Event)
+        model = EVENT_TYPES.get(kind, Event) if isinstance(kind, str) else Event
         event = model.from_server(body, f"read an event on {subject}")
     except (ValueError, ProtocolError) as error:
-        event = _unknown(subject, data, received, f"it {error}" if isinstance(error, ValueError) else str(error))
+        # The text of a `ValueError` of `json_object` lacks its subject.
+        reason = f"it {error}" if isinstance(error, ValueError) else str(error)
+        event = _unknown(subject, data, received, reason)
     event._published_on = subject
     event._raw = data
     return event
 
 
 def stored_event(message: StoredMessage) -> Event:
-    """Return the event of a message in a stream that captures events (subjects ``$JS.EVENT.ADVISORY.>``)."""
+    """Return the event of a message in a stream that captures events.
+
+    Such a stream has the subjects ``$JS.EVENT.ADVISORY.>``.
+    """
     return parse_event(message.subject, message.data, message.time)
 
 
 def _unknown(subject: str, data: bytes, received: Timestamp, reason: str) -> UnknownEvent:
-    digest = hashlib.sha256(b"\0".join((subject.encode("utf-8", "surrogatepass"), received.encode(), data)))
+    parts = (subject.encode("utf-8", "surrogatepass"), received.encode(), data)
+    digest = hashlib.sha256(b"\0".join(parts))
     body = {
         "type": UnknownEvent.TYPE,
         "id": digest.hexdigest()[:32],
@@ -70,64 +83,121 @@ def event_subjects(
     consumer: str | None,
     prefix: str,
 ) -> tuple[str, ...]:
-    """Return the subjects to subscribe to, as for `Events.watch`; no two of them overlap. Raises `OptionError`."""
+    """Return the subjects to subscribe to, as for `Events.watch`; no two of them overlap.
+
+    Raises `OptionError`.
+    """
     kinds = tuple(wanted)
-    templates = [template for kind in kinds for template in _templates(kind, prefix)]
-    if not kinds:
-        every = [_OF_STREAMS, *_OF_CONSUMERS] if stream is not None else [f"{_ADVISORIES}.>", f"{_METRICS}.>"]
-        templates = every if consumer is None else list(_OF_CONSUMERS)
-    allowed = {_ADVISORIES: advisories, _METRICS: metrics}
-    kept = [template for template in templates if allowed.get(template.partition(".")[0], True)]
+    if kinds:
+        templates = [template for kind in kinds for template in _templates(kind, prefix)]
+    else:
+        templates = _default_templates(stream, consumer)
+    kept = [template for template in templates if _is_allowed(template, advisories, metrics)]
+    # A kind that is asked for by name must not be left out silently.
     if not kept or (kinds and len(kept) < len(templates)):
-        raise OptionError("nothing is left to watch: set advisories or metrics to true, as the kinds need")
-    given = {"stream": stream, "consumer": consumer}
-    for template in kept if kinds else ():
-        lacking = [name for name, value in given.items() if value is not None and f"{{{name}}}" not in template]
-        if lacking:
-            raise OptionError(f"events on {prefix}.{template} name no {lacking[0]}, so they cannot be limited to one")
+        raise OptionError(
+            "nothing is left to watch: set advisories or metrics to true, as the kinds need",
+        )
+    if kinds:
+        for template in kept:
+            _check_names(template, stream, consumer, prefix)
+    subjects = [_subject(template, stream, consumer, prefix) for template in kept]
+    return _without_overlap(subjects)
+
+
+def _default_templates(stream: str | None, consumer: str | None) -> list[str]:
+    """Return the subjects of all events that name the stream and the consumer, if given."""
+    if consumer is not None:
+        return list(_OF_CONSUMERS)
+    if stream is not None:
+        return [_OF_STREAMS, *_OF_CONSUMERS]
+    return [f"{_ADVISORIES}.>", f"{_METRICS}.>"]
+
+
+def _is_allowed(template: str, advisories: bool, metrics: bool) -> bool:
+    first = template.partition(".")[0]
+    if first == _ADVISORIES:
+        return advisories
+    if first == _METRICS:
+        return metrics
+    return True
+
+
+def _check_names(template: str, stream: str | None, consumer: str | None, prefix: str) -> None:
+    """Raise `OptionError` if events on a subject cannot be limited to the stream or consumer."""
+    for name, value in (("stream", stream), ("consumer", consumer)):
+        if value is not None and f"{{{name}}}" not in template:
+            raise OptionError(
+                f"events on {prefix}.{template} name no {name}, so they cannot be limited to one",
+            )
+
+
+def _subject(template: str, stream: str | None, consumer: str | None, prefix: str) -> str:
+    """Return the full subject of a template, with wildcards for names that are not given."""
     # Not `str.format`: a subject of the user may have braces.
-    named = [template.replace("{stream}", stream or "*").replace("{consumer}", consumer or "*") for template in kept]
-    full = [name.replace("{account}", "*") if name.startswith(_SYSTEM) else f"{prefix}.{name}" for name in named]
-    return _without_overlap(full)
+    subject = template.replace("{stream}", stream or "*").replace("{consumer}", consumer or "*")
+    if subject.startswith(_SYSTEM):
+        return subject.replace("{account}", "*")
+    return f"{prefix}.{subject}"
 
 
 def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:
-    """Return the subjects of a kind, without the prefix."""
+    """Return the subjects of a kind, without the prefix. Raises `OptionError`."""
     if not isinstance(wanted, str):
         if wanted.TYPE not in EVENT_TYPES:
             raise OptionError(f"{wanted.__name__} is not a kind of event that a server sends")
-    elif "." in wanted and wanted not in EVENT_TYPES:
-        problem = subject_fault(wanted)
-        if problem:
-            raise OptionError(f"in {shown(wanted)} {problem}")
-        if not wanted.startswith((f"{prefix}.", f"{_ADVISORIES}.", f"{_METRICS}.", _SYSTEM)):
-            raise OptionError(
-                f"events are published below {prefix}.{_ADVISORIES} and {prefix}.{_METRICS}, not on {wanted} "
-                "(option prefix)"
-            )
-        return (wanted.removeprefix(f"{prefix}."),)
-    model = EVENT_TYPES.get(wanted) or KINDS.get(wanted.strip().lower()) if isinstance(wanted, str) else wanted
+        return _subjects_of(wanted)
+    model = EVENT_TYPES.get(wanted)
+    if model is None and "." in wanted:
+        return (_users_subject(wanted, prefix),)
+    model = model or KINDS.get(wanted.strip().lower())
     if model is None:
+        meant = hint(wanted, tuple(KINDS))
         raise OptionError(
-            f"there is no kind of event {shown(wanted)}{hint(str(wanted), tuple(KINDS))}; there are {', '.join(KINDS)}"
+            f"there is no kind of event {shown(wanted)}{meant}; there are {', '.join(KINDS)}",
         )
+    return _subjects_of(model)
+
+
+def _users_subject(wanted: str, prefix: str) -> str:
+    """Return a subject that the user gives, without the prefix. Raises `OptionError`."""
+    problem = subject_fault(wanted)
+    if problem:
+        raise OptionError(f"in {shown(wanted)} {problem}")
+    if not wanted.startswith((f"{prefix}.", f"{_ADVISORIES}.", f"{_METRICS}.", _SYSTEM)):
+        raise OptionError(
+            f"events are published below {prefix}.{_ADVISORIES} and {prefix}.{_METRICS}, "
+            f"not on {wanted} (option prefix)"
+        )
+    return wanted.removeprefix(f"{prefix}.")
+
+
+def _subjects_of(model: type[Event]) -> tuple[str, ...]:
     if not model.SUBJECTS:
         raise OptionError(
-            f"{model.__name__} is published on the subject that its export names, such as latency.a: give "
-            "that in place of the kind, and its first token as prefix"
+            f"{model.__name__} is published on the subject that its export names, such as "
+            "latency.a: give that in place of the kind, and its first token as prefix"
         )
     return model.SUBJECTS
 
 
 def _without_overlap(subjects: list[str]) -> tuple[str, ...]:
-    """Drop subjects that others cover. Raises `OptionError` for two that overlap without one covering the other."""
+    """Drop subjects that others cover.
+
+    Raises `OptionError` for two that overlap without one covering the other.
+    """
     kept: list[str] = []
     for subject in subjects:
         shared = {other: common_subjects(other, subject) for other in kept}
         if subject in shared.values():
+            # Another subject covers this one.
             continue
-        crossing = [other for other, common in shared.items() if common not in (None, other)]
-        if crossing:
-            raise OptionError(f"{crossing[0]} and {subject} have subjects in common: ask for one that covers both")
-        kept = [*(other for other in kept if shared[other] is None), subject]
+        for other, common in shared.items():
+            if common not in (None, other):
+                raise OptionError(
+                    f"{other} and {subject} have subjects in common: ask for one that covers both",
+                )
+        # This subject covers the others that share anything with it.
+        kept = [other for other in kept if shared[other] is None]
+        kept.append(subject)
     return tuple(kept)
