@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from spark_jetstream.admin.models.account import AccountInfo
 from spark_jetstream.admin.models.base import Model, Page
-from spark_jetstream.admin.models.changes import needed
 from spark_jetstream.admin.models.consumers import ConsumerPage
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply
+from spark_jetstream.admin.models.rules import needed
 from spark_jetstream.admin.models.streams import StreamPage
 from spark_jetstream.client import pool
 from spark_jetstream.client.connection import Connection
@@ -44,7 +44,8 @@ D = TypeVar("D", DoneReply, PurgeReply)
 class Api:
     """Requests to the JetStream API of one account.
 
-    It holds no state that a fork or a lost connection invalidates. Any thread may use it. Every method raises:
+    It holds no state that a fork or a lost connection invalidates. Any thread may use it. Every
+    method raises:
 
     - `ApiError` and its subclasses: the server answered with an error.
     - `PermissionDenied`: the account may not publish to the subject, which the error has.
@@ -67,7 +68,8 @@ class Api:
         self._connect = connect
         self.requests = Requests(self.connect, options.request_timeout)
         self._closed = False  # `close` was called, and nothing is asked any more
-        # The connection, its reconnects, and the level that the server had then: another server may have another one.
+        # The connection, its reconnects, and the level that the server had then: another server may
+        # have another one.
         self._level: tuple[tuple[Connection, int] | None, int | None] = (None, None)
 
     @property
@@ -86,11 +88,14 @@ class Api:
         self._closed = True
 
     def ask(self, subject: str, body: Body = None, *, context: str, **names: str) -> Any:
-        """Return the reply (a JSON object) to a request. A `StreamNotFound` names the stream that may be meant.
+        """Return the reply (a JSON object) to a request.
 
-        ``subject`` is one of `jsapi`, without the prefix of the API, ``names`` the values of its placeholders,
-        ``context`` what is asked, as an infinitive without "to". During an election a cluster answers that it is busy,
-        or does not answer: a request that changes nothing is repeated for option ``requestTimeout``.
+        A `StreamNotFound` names the stream that may be meant.
+
+        ``subject`` is one of `jsapi`, without the prefix of the API, ``names`` the values of its
+        placeholders, ``context`` what is asked, as an infinitive without "to". During an election a
+        cluster answers that it is busy, or does not answer: a request that changes nothing is
+        repeated for option ``requestTimeout``.
 
         Raises:
             OptionError: A name is not that of a stream or consumer.
@@ -127,7 +132,15 @@ class Api:
                 if deadline.expired:
                     raise
 
-    def reply(self, model: type[M], subject: str, body: Body = None, *, context: str, **names: str) -> M:
+    def reply(
+        self,
+        model: type[M],
+        subject: str,
+        body: Body = None,
+        *,
+        context: str,
+        **names: str,
+    ) -> M:
         """Return the reply to a request, as `ask` does, as a model."""
         return model.from_server(self.ask(subject, body, context=context, **names), context)
 
@@ -138,15 +151,37 @@ class Api:
         except (StreamNotFound, ConsumerNotFound):
             return None
 
-    def do(self, model: type[D], subject: str, body: Body = None, *, context: str, **names: str) -> D:
-        """Return the reply as `reply` does. Raises `JetStreamError` when it does not say that the request was done."""
+    def do(
+        self,
+        model: type[D],
+        subject: str,
+        body: Body = None,
+        *,
+        context: str,
+        **names: str,
+    ) -> D:
+        """Return the reply as `reply` does.
+
+        Raises `JetStreamError` when it does not say that the request was done.
+        """
         reply = self.reply(model, subject, body, context=context, **names)
         if not reply.success:
             raise JetStreamError(f"cannot {context}: the server does not say that it was done")
         return reply
 
-    def delete(self, subject: str, missing: type[ApiError], missing_ok: bool, *, context: str, **names: str) -> bool:
-        """Delete something; return whether it was there. Raises ``missing`` when it was not, unless ``missing_ok``."""
+    def delete(
+        self,
+        subject: str,
+        missing: type[ApiError],
+        missing_ok: bool,
+        *,
+        context: str,
+        **names: str,
+    ) -> bool:
+        """Delete something; return whether it was there.
+
+        Raises ``missing`` when it was not, unless ``missing_ok``.
+        """
         try:
             self.do(DoneReply, subject, None, context=context, **names)
         except missing:
@@ -156,7 +191,10 @@ class Api:
         return True
 
     def step_down(self, subject: str, preferred: str | None, *, context: str, **names: str) -> None:
-        """Let a leader step down, in favour of a server if one is given. Raises what `do` raises."""
+        """Let a leader step down, in favour of a server if one is given.
+
+        Raises what `do` raises.
+        """
         request = None
         if preferred is not None:
             self.need(1, f"{context} in favour of {preferred}")
@@ -164,12 +202,18 @@ class Api:
         self.do(DoneReply, subject, request, context=context, **names)
 
     def pages(
-        self, model: type[P], subject: str, request: Mapping[str, Any], *, context: str, **names: str
+        self,
+        model: type[P],
+        subject: str,
+        request: Mapping[str, Any],
+        *,
+        context: str,
+        **names: str,
     ) -> Iterator[P]:
         """Return the pages of a list, each requested when it is needed.
 
-        What is created or deleted between two requests may be missing, or appear twice. Raises `ServerBusy` at the end
-        when the server named missing streams or consumers.
+        What is created or deleted between two requests may be missing, or appear twice. Raises
+        `ServerBusy` at the end when the server named missing streams or consumers.
         """
         offset = 0
         missing: list[str] = []
@@ -180,7 +224,8 @@ class Api:
             if isinstance(page, (StreamPage, ConsumerPage)):
                 missing += [f"no server answered for {name}" for name in page.missing]
                 missing += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
-            # Not the number of entries: in a cluster the entries of a server that did not answer are missing.
+            # Not the number of entries: in a cluster the entries of a server that did not answer
+            # are missing.
             following = page.offset + page.limit
             if following >= page.total or following <= offset:
                 break
@@ -190,7 +235,10 @@ class Api:
             raise ServerBusy(text, code=0, err_code=0, description="")
 
     def account(self) -> AccountInfo:
-        """Return usage and limits of the account. Raises `JetStreamNotEnabled` where there is no JetStream."""
+        """Return usage and limits of the account.
+
+        Raises `JetStreamNotEnabled` where there is no JetStream.
+        """
         return self.reply(AccountInfo, ACCOUNT_INFO, context="look at the account")
 
     def level(self) -> int | None:
@@ -218,7 +266,10 @@ class Api:
             self.need(level, f"{context} with {what}")
 
     def need(self, level: int, context: str) -> None:
-        """Raise `JetStreamError` when the server's API has a lower level. A level that is not known is not checked."""
+        """Raise `JetStreamError` when the server's API has a lower level.
+
+        A level that is not known is not checked.
+        """
         actual = self.level()
         if actual is not None and actual < level:
             raise JetStreamError(
@@ -228,7 +279,10 @@ class Api:
 
 
 def stream_name(name: object) -> str:
-    """Return the name of a stream. Raises `OptionError`: with a dot or a wildcard it would be another request."""
+    """Return the name of a stream.
+
+    Raises `OptionError`: with a dot or a wildcard it would be another request.
+    """
     return str(checked(Name("stream"), "stream", name))
 
 
@@ -238,7 +292,10 @@ def consumer_name(name: object) -> str:
 
 
 def subject_filter(subject: object, *, literal: bool = False) -> str:
-    """Return a subject, with wildcards unless ``literal``. Raises `OptionError`, for None and an empty text too."""
+    """Return a subject, with wildcards unless ``literal``.
+
+    Raises `OptionError`, for None and an empty text too.
+    """
     return str(checked(Subject(literal=literal), "subject", subject))
 
 
@@ -263,7 +320,10 @@ def moment(what: str, time: Any) -> Timestamp:
 
 
 def checked(kind: Kind, what: str, value: object) -> Any:
-    """Return the value of an argument, read as an option is. Raises `OptionError`, which calls it ``what``."""
+    """Return the value of an argument, read as an option is.
+
+    Raises `OptionError`, which calls it ``what``.
+    """
     try:
         return kind.read(value)
     except ValueError as problem:

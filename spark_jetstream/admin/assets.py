@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.models.asked import planned
 from spark_jetstream.admin.models.base import Model
-from spark_jetstream.admin.models.changes import FOR_NEW, Difference, differences, planned, update_body
+from spark_jetstream.admin.models.changes import Difference, differences, update_body
 from spark_jetstream.admin.models.consumers import ConsumerConfig, ConsumerInfo
+from spark_jetstream.admin.models.rules import FOR_NEW
 from spark_jetstream.admin.models.streams import StreamConfig, StreamInfo, StreamNamesPage
 from spark_jetstream.errors import (
     ApiError,
@@ -44,8 +46,9 @@ def send(
 ) -> Any:
     """Create a stream, or a consumer of it, or update the ``actual`` one; return the server's reply, with its state.
 
-    ``form`` is another subject for the request that creates a consumer. ``pedantic`` is that of `Streams.create`.
-    Raises `OptionError` for a new start time that no server can compare with those of messages.
+    ``form`` is another subject for the request that creates a consumer. ``pedantic`` is that of
+    `Streams.create`. Raises `OptionError` for a new start time that no server can compare with
+    those of messages.
     """
     _refuse_far_starts(wanted, actual, context)
     body = {**FOR_NEW[type(wanted)], **wanted.body()} if actual is None else update_body(wanted, actual)
@@ -61,7 +64,10 @@ def send(
             if not others:
                 raise
             have = "have" if len(others) > 1 else "has"
-            raise jsapi.reworded(error, f"{error}: {' and '.join(sorted(others))} {have} such subjects") from None
+            raise jsapi.reworded(
+                error,
+                f"{error}: {' and '.join(sorted(others))} {have} such subjects",
+            ) from None
     action = "create" if actual is None else "update"
     request = {"stream_name": stream, "config": body, "action": action, **mode}
     filtered = jsapi.CONSUMER_CREATE_FILTERED if wanted.filter_subject else jsapi.CONSUMER_CREATE_NAMED
@@ -100,15 +106,28 @@ def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
     others: set[str] = set()
     with contextlib.suppress(JetStreamError):
         for subject in wanted.subjects or (wanted.name,):
-            for page in api.pages(StreamNamesPage, jsapi.STREAM_NAMES, {"subject": subject}, context="list streams"):
+            for page in api.pages(
+                StreamNamesPage,
+                jsapi.STREAM_NAMES,
+                {"subject": subject},
+                context="list streams",
+            ):
                 others.update(page.streams)
     return others
 
 
-def filter_fault(api: Api, stream: StreamConfig, consumer: ConsumerConfig, context: str, *, exists: bool = True) -> str:
+def filter_fault(
+    api: Api,
+    stream: StreamConfig,
+    consumer: ConsumerConfig,
+    context: str,
+    *,
+    exists: bool = True,
+) -> str:
     """Return why a filter of a consumer surely matches nothing of its stream; "" if there is none.
 
-    With ``exists`` the server has the stream, perhaps with messages from when it had other subjects.
+    With ``exists`` the server has the stream, perhaps with messages from when it had other
+    subjects.
     """
     if stream.mirror or stream.sources or stream.subject_transform:
         return ""
@@ -117,7 +136,13 @@ def filter_fault(api: Api, stream: StreamConfig, consumer: ConsumerConfig, conte
     for filter_ in consumer.filters:
         if index.overlapping(filter_) is not None:
             continue
-        look = partial(api.reply, StreamInfo, jsapi.STREAM_INFO, {"subjects_filter": filter_}, context=context)
+        look = partial(
+            api.reply,
+            StreamInfo,
+            jsapi.STREAM_INFO,
+            {"subjects_filter": filter_},
+            context=context,
+        )
         if not (exists and look(stream=stream.name).state.subjects):
             return (
                 f"{shown(filter_)} matches nothing that the stream stores ({', '.join(stored)}), so nothing would "
@@ -127,26 +152,48 @@ def filter_fault(api: Api, stream: StreamConfig, consumer: ConsumerConfig, conte
 
 
 class Asset(Generic[Info]):
-    """A stream or a consumer. ``what`` names it in errors (``stream ORDERS``), ``load`` asks the server for it."""
+    """A stream or a consumer.
 
-    def __init__(self, api: Api, what: str, load: Callable[[], Info], stream: str, consumer: str = "") -> None:
+    ``what`` names it in errors (``stream ORDERS``), ``load`` asks the server for it.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        what: str,
+        load: Callable[[], Info],
+        stream: str,
+        consumer: str = "",
+    ) -> None:
         self.what = what
         self._api = api
         self._load: Callable[[], Info] = load
         self._names = stream, consumer
 
     def create(self, wanted: Config, form: str = "", *, pedantic: bool = False) -> Info:
-        """Create it; return the existing asset if it equals ``wanted``. ``form`` and ``pedantic`` are those of `send`.
+        """Create it; return the existing asset if it equals ``wanted``.
 
-        The server treats ``[]`` and a missing field as different, and refuses the one for the other.
+        ``form`` and ``pedantic`` are those of `send`.
+
+        The server treats ``[]`` and a missing field as different, and refuses the one for the
+        other.
 
         Raises:
-            ApiError: It exists with another configuration; the error lists the differences, if the account may look.
+            ApiError: It exists with another configuration; the error lists the differences, if the
+                account may look.
             OptionError: A start time is one that no server can count.
             JetStreamError: The server ignored a field.
         """
         try:
-            info: Info = send(self._api, *self._names, wanted, None, f"create {self.what}", form, pedantic)
+            info: Info = send(
+                self._api,
+                *self._names,
+                wanted,
+                None,
+                f"create {self.what}",
+                form,
+                pedantic,
+            )
         except ApiError as error:
             if not already_exists(error):
                 raise
@@ -157,9 +204,17 @@ class Asset(Generic[Info]):
         return info
 
     def load_or_create(
-        self, wanted: Model, create: Callable[[], Info], *, given_only: bool, any_config: bool = False
+        self,
+        wanted: Model,
+        create: Callable[[], Info],
+        *,
+        given_only: bool,
+        any_config: bool = False,
     ) -> Info:
-        """Return what exists, else what ``create`` makes. `JetStreamError` if it differs, unless ``any_config``."""
+        """Return what exists, else what ``create`` makes.
+
+        `JetStreamError` if it differs, unless ``any_config``.
+        """
         try:
             info = self._load()
         except (StreamNotFound, ConsumerNotFound):
@@ -179,12 +234,17 @@ class Asset(Generic[Info]):
         return planned(self._load().config, changes, fields, self.what)[1]
 
     def update(
-        self, changes: object, fields: Mapping[str, Any], check: Check | None = None, *, pedantic: bool = False
+        self,
+        changes: object,
+        fields: Mapping[str, Any],
+        check: Check | None = None,
+        *,
+        pedantic: bool = False,
     ) -> list[Difference]:
         """Change it; return what was changed.
 
-        ``check`` gets the wanted and the actual configuration, and what is done, before the request is sent. Raises
-        `OptionError`, `JetStreamError` as `Streams.update` does.
+        ``check`` gets the wanted and the actual configuration, and what is done, before the request
+        is sent. Raises `OptionError`, `JetStreamError` as `Streams.update` does.
         """
         actual = self._load().config
         wanted, differing = planned(actual, changes, fields, self.what)
@@ -201,7 +261,10 @@ class Asset(Generic[Info]):
         return differing
 
     def _as_it_is(self, refusal: OptionError, wanted: Model) -> Info:
-        """Return what another client has created as ``wanted``. Raises ``refusal`` if there is none, or it differs."""
+        """Return what another client has created as ``wanted``.
+
+        Raises ``refusal`` if there is none, or it differs.
+        """
         try:
             info = self._load()
         except (ApiError, PermissionDenied):
@@ -211,7 +274,10 @@ class Asset(Generic[Info]):
         return info
 
     def _existing(self, refusal: ApiError, wanted: Model) -> Info:
-        """Return what exists if nothing differs. Raises ``refusal``, with the differences if the account may look."""
+        """Return what exists if nothing differs.
+
+        Raises ``refusal``, with the differences if the account may look.
+        """
         try:
             info = self._load()
         except (ApiError, PermissionDenied):
@@ -241,7 +307,9 @@ def confirm(wanted: Model, actual: Model, done: str, *, given_only: bool = False
 def refuse_difference(wanted: Model, actual: Model, what: str, *, given_only: bool) -> None:
     """Raise `JetStreamError`, which lists the differences, when the existing configuration is not as wanted."""
     if changes := _listed(wanted, actual, given_only=given_only):
-        raise JetStreamError(f"{what} exists with another configuration (on the server -> asked for): {changes}")
+        raise JetStreamError(
+            f"{what} exists with another configuration (on the server -> asked for): {changes}",
+        )
 
 
 def _listed(wanted: Model, actual: Model, *, given_only: bool = False) -> str:

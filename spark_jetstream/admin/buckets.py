@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.assets import refuse_difference
+from spark_jetstream.admin.models.asked import parse_user
 from spark_jetstream.admin.models.buckets import AnyBucketConfig, AnyBucketInfo, fields_of
-from spark_jetstream.admin.models.changes import Difference, parse_user
+from spark_jetstream.admin.models.changes import Difference
 from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.admin.streams import Streams
 
@@ -19,7 +20,10 @@ B = TypeVar("B", bound=AnyBucketInfo)
 
 
 class Buckets(ABC, Generic[C, B]):
-    """The buckets of one kind in an account. All methods raise what `Api` raises; `StreamNotFound` names the bucket."""
+    """The buckets of one kind in an account.
+
+    All methods raise what `Api` raises; `StreamNotFound` names the bucket.
+    """
 
     _info: type[B]
     _config: type[C]
@@ -40,7 +44,10 @@ class Buckets(ABC, Generic[C, B]):
                 yield name.removeprefix(self._kind.prefix)
 
     def infos(self) -> Iterator[B]:
-        """Return all buckets, sorted by name, page by page. Raises `ServerBusy` at the end when some are missing."""
+        """Return all buckets, sorted by name, page by page.
+
+        Raises `ServerBusy` at the end when some are missing.
+        """
         for info in self._streams.infos():
             if info.config.name.startswith(self._kind.prefix):
                 yield self._info(info)
@@ -52,47 +59,74 @@ class Buckets(ABC, Generic[C, B]):
 
     # Creating and changing
 
-    def create(self, bucket: str, config: C | Mapping[str, Any] | None = None, /, **fields: Any) -> B:
+    def create(
+        self,
+        bucket: str,
+        config: C | Mapping[str, Any] | None = None,
+        /,
+        **fields: Any,
+    ) -> B:
         """Create a bucket; one that exists with the same configuration stays as it is.
 
         Raises:
             OptionError: The configuration is not possible.
-            StreamExists: The bucket exists with another configuration; the error lists the differences of its stream.
+            StreamExists: The bucket exists with another configuration; the error lists the
+                differences of its stream.
             JetStreamError: The server is too old for a field, or ignored one.
         """
         return self._info(self._streams.create(self._wanted(bucket, config, fields)))
 
-    def load_or_create(self, bucket: str, config: C | Mapping[str, Any] | None = None, /, **fields: Any) -> B:
+    def load_or_create(
+        self,
+        bucket: str,
+        config: C | Mapping[str, Any] | None = None,
+        /,
+        **fields: Any,
+    ) -> B:
         """Return the bucket; create it if there is none.
 
-        Raises `JetStreamError`, which lists the differences, when an existing one is different: an Object Store bucket
-        in a field that is given here, a Key-Value bucket in any field. Whatever clients set differently is accepted.
+        Raises `JetStreamError`, which lists the differences, when an existing one is different: an
+        Object Store bucket in a field that is given here, a Key-Value bucket in any field. Whatever
+        clients set differently is accepted.
         """
         wanted, what = self._wanted(bucket, config, fields), f"bucket {bucket}"
         info = self._streams.load_or_create(wanted, any_config=True)
-        compared = StreamConfig.parse({name: value for name, value in wanted.items() if name not in self._free}, what)
+        compared = StreamConfig.parse(
+            {name: value for name, value in wanted.items() if name not in self._free},
+            what,
+        )
         refuse_difference(compared, info.config, what, given_only=True)
         return self._info(info)
 
     def plan(self, bucket: str, /, **changes: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""
+        """Return what `update` with the same arguments would change.
+
+        Raises `OptionError`, `StreamNotFound`.
+        """
         with self._stream(bucket) as stream:
             return self._streams.plan(stream, self._changes(bucket, changes))
 
     def update(self, bucket: str, /, **changes: Any) -> list[Difference]:
-        """Change fields of a bucket's configuration; return what was changed of its stream. None sets the default.
+        """Change fields of a bucket's configuration; return what was changed of its stream.
 
-        What the new limits exclude is removed, such as what is older than ``ttl``, and revisions beyond ``history``.
+        None sets the default.
+
+        What the new limits exclude is removed, such as what is older than ``ttl``, and revisions
+        beyond ``history``.
 
         Raises:
             OptionError: A value is not possible.
-            JetStreamError: The server cannot do all of it: nothing was changed. Or it has ignored a field.
+            JetStreamError: The server cannot do all of it: nothing was changed. Or it has ignored a
+                field.
         """
         with self._stream(bucket) as stream:
             return self._streams.update(stream, self._changes(bucket, changes))
 
     def delete(self, bucket: str, *, missing_ok: bool = False) -> bool:
-        """Delete a bucket; return whether there was one. Raises `StreamNotFound` unless ``missing_ok``."""
+        """Delete a bucket; return whether there was one.
+
+        Raises `StreamNotFound` unless ``missing_ok``.
+        """
         with self._stream(bucket) as stream:
             return self._streams.delete(stream, missing_ok=missing_ok)
 
@@ -103,12 +137,25 @@ class Buckets(ABC, Generic[C, B]):
         with self._kind.naming(name, self._api.nearest):
             yield f"{self._kind.prefix}{name}"
 
-    def _wanted(self, bucket: str, config: C | Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the configuration of a bucket's stream, as Go's client makes it. Raises `OptionError`."""
+    def _wanted(
+        self,
+        bucket: str,
+        config: C | Mapping[str, Any] | None,
+        fields: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the configuration of a bucket's stream, as Go's client makes it.
+
+        Raises `OptionError`.
+        """
         name = self._kind.name(bucket)
         wanted = parse_user(self._config, config, fields, f"bucket {name}")
         stream = f"{self._kind.prefix}{name}"
-        return {**self._new(name, wanted), "name": stream, "discard": "new", "allow_rollup_hdrs": True}
+        return {
+            **self._new(name, wanted),
+            "name": stream,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+        }
 
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the changes of the stream for changes of the bucket. Raises `OptionError`."""

@@ -14,7 +14,8 @@ from spark_jetstream.admin.api import Api, checked, consumer_name, moment, posit
 from spark_jetstream.admin.assets import Asset, filter_fault
 from spark_jetstream.admin.balance import Balanced
 from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver
-from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
+from spark_jetstream.admin.models.asked import changed, named, parse_user
+from spark_jetstream.admin.models.changes import Difference
 from spark_jetstream.admin.models.consumers import (
     ConsumerConfig,
     ConsumerInfo,

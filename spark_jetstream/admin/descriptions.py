@@ -1,9 +1,10 @@
 """Descriptions of streams and their consumers in JSON or YAML, and templates of configurations.
 
-A description is a stream's configuration (`StreamConfig`), with an optional list ``consumers`` (`ConsumerConfig`)
-beside its fields. The output of ``stream info --json`` and ``consumer info --json``, here and of the ``nats`` command,
-counts as the configuration in it. A text has one description, a list of them, an object of them by the names of the
-streams, or, in YAML, several documents. A key that appears twice is refused, since only one of the two would count.
+A description is a stream's configuration (`StreamConfig`), with an optional list ``consumers``
+(`ConsumerConfig`) beside its fields. The output of ``stream info --json`` and ``consumer info
+--json``, here and of the ``nats`` command, counts as the configuration in it. A text has one
+description, a list of them, an object of them by the names of the streams, or, in YAML, several
+documents. A key that appears twice is refused, since only one of the two would count.
 
 A template is a mapping of fields; fields beside it replace its own::
 
@@ -21,8 +22,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from spark_jetstream.admin.models.asked import own_configuration
 from spark_jetstream.admin.models.base import rendered
-from spark_jetstream.admin.models.changes import own_configuration
 from spark_jetstream.admin.models.consumers import ConsumerConfig
 from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.errors import OptionError
@@ -57,7 +58,9 @@ def read_wanted(
         for wanted in wanted_in(documents, where, newer=newer):
             name = wanted.stream.name
             if name in streams:
-                raise OptionError(f"{where}: stream {name} is described in {streams[name][1]} already")
+                raise OptionError(
+                    f"{where}: stream {name} is described in {streams[name][1]} already",
+                )
             streams[name] = wanted, where
     return tuple(wanted for wanted, _ in streams.values())
 
@@ -67,8 +70,8 @@ def description(
 ) -> dict[str, Any]:
     """Return the description of a stream and its consumers, without the metadata that the server adds.
 
-    ``readable``: only fields that do not have their default, with durations and sizes as text. Otherwise all fields
-    with integers, which ``nats stream add --config`` reads.
+    ``readable``: only fields that do not have their default, with durations and sizes as text.
+    Otherwise all fields with integers, which ``nats stream add --config`` reads.
     """
     configs: tuple[StreamConfig | ConsumerConfig, ...] = (stream, *consumers)
     first, *others = (_described(config) if readable else config.body() for config in configs)
@@ -85,7 +88,10 @@ def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
 
 
 def file_content(path: str, what: str) -> list[Any]:
-    """Return the documents of a file. Raises `OptionError`, which begins with ``what``, when it cannot be read."""
+    """Return the documents of a file.
+
+    Raises `OptionError`, which begins with ``what``, when it cannot be read.
+    """
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
@@ -98,7 +104,10 @@ def file_content(path: str, what: str) -> list[Any]:
 
 
 def json_document(text: str, what: str) -> Any:
-    """Return the value of JSON. Raises `OptionError`, which begins with ``what``, and says where it is not JSON."""
+    """Return the value of JSON.
+
+    Raises `OptionError`, which begins with ``what``, and says where it is not JSON.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
@@ -121,7 +130,10 @@ def json_document(text: str, what: str) -> Any:
 
 
 def yaml_documents(text: str, what: str) -> list[Any]:
-    """Return the documents of a YAML text; times stay text. Raises `OptionError`, which begins with ``what``."""
+    """Return the documents of a YAML text; times stay text.
+
+    Raises `OptionError`, which begins with ``what``.
+    """
     yaml = _yaml(f"{what}: reading")
     try:
         loader = yaml.SafeLoader(text)
@@ -145,13 +157,24 @@ def yaml_documents(text: str, what: str) -> list[Any]:
         problem = getattr(error, "problem", None) or "it cannot be read"
     except OptionError:
         raise
-    except (RecursionError, ValueError, LookupError, AttributeError):  # what PyYAML's constructors do not check
-        where, problem = "", "it is nested too deeply, or holds a malformed number, time or truth value"
+    except (
+        RecursionError,
+        ValueError,
+        LookupError,
+        AttributeError,
+    ):  # what PyYAML's constructors do not check
+        where, problem = (
+            "",
+            "it is nested too deeply, or holds a malformed number, time or truth value",
+        )
     raise OptionError(f"{what}: this is not valid YAML: {problem}{where}")
 
 
 def yaml_text(value: Any) -> str:
-    """Return a description as YAML, in the order of its fields. Raises `OptionError` where PyYAML is missing."""
+    """Return a description as YAML, in the order of its fields.
+
+    Raises `OptionError` where PyYAML is missing.
+    """
     written: str = _yaml("writing").safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
     return written
 
@@ -160,7 +183,9 @@ def _yaml(what: str) -> ModuleType:
     try:
         return importlib.import_module("yaml")  # only there with the extra
     except ImportError:
-        raise OptionError(f"{what} YAML needs PyYAML: pip install 'spark-jetstream[yaml]'") from None
+        raise OptionError(
+            f"{what} YAML needs PyYAML: pip install 'spark-jetstream[yaml]'",
+        ) from None
 
 
 def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
@@ -182,7 +207,11 @@ def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
 
 
 def wanted_in(
-    documents: Sequence[Any], what: str, name: str | None = None, *, newer: Callable[[], bool] | None = None
+    documents: Sequence[Any],
+    what: str,
+    name: str | None = None,
+    *,
+    newer: Callable[[], bool] | None = None,
 ) -> tuple[Wanted, ...]:
     """Return the descriptions in documents, in their order; ``name`` is for a stream that is described without one.
 
@@ -192,7 +221,9 @@ def wanted_in(
     for described, key in _descriptions(documents, what):
         wanted = _wanted(described, what, key or name, newer)
         if key is not None and wanted.stream.name != key:
-            raise OptionError(f"{what}: stream {shown(key)} has the name {shown(wanted.stream.name)} in its fields")
+            raise OptionError(
+                f"{what}: stream {shown(key)} has the name {shown(wanted.stream.name)} in its fields",
+            )
         if wanted.stream.name in streams:
             raise OptionError(f"{what}: stream {wanted.stream.name} is described twice")
         streams[wanted.stream.name] = wanted
@@ -201,12 +232,18 @@ def wanted_in(
     return tuple(streams.values())
 
 
-def _descriptions(documents: Sequence[Any], what: str) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+def _descriptions(
+    documents: Sequence[Any],
+    what: str,
+) -> Iterator[tuple[Mapping[str, Any], str | None]]:
     """Yield each description, and its key in an object of several."""
     for document in documents:
         for entry in document if isinstance(document, list) else [document]:
             if not isinstance(entry, Mapping):
-                if entry is not None or isinstance(document, list):  # an empty document describes nothing
+                if entry is not None or isinstance(
+                    document,
+                    list,
+                ):  # an empty document describes nothing
                     raise OptionError(
                         f"{what}: a stream is described by an object with its fields, not by {_type_text(entry)}"
                     )
@@ -216,7 +253,12 @@ def _descriptions(documents: Sequence[Any], what: str) -> Iterator[tuple[Mapping
                 yield entry, None
 
 
-def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Callable[[], bool] | None) -> Wanted:
+def _wanted(
+    described: Mapping[str, Any],
+    what: str,
+    name: str | None,
+    newer: Callable[[], bool] | None,
+) -> Wanted:
     config = own_configuration(described)
     fields = {key: value for key, value in config.items() if key != _CONSUMERS}
     if fields.get("name") is None:
@@ -226,13 +268,17 @@ def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Ca
     stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}", newer)
     consumers = config.get(_CONSUMERS) or described.get(_CONSUMERS) or []
     if not isinstance(consumers, list):
-        raise OptionError(f"{what}: stream {stream.name}: consumers must be a list, not {_type_text(consumers)}")
+        raise OptionError(
+            f"{what}: stream {stream.name}: consumers must be a list, not {_type_text(consumers)}",
+        )
     configs: dict[str, ConsumerConfig] = {}
     for at, entry in enumerate(consumers, start=1):
         where = f"{what}: stream {stream.name}, consumer {at}"
         if not isinstance(entry, Mapping):
             expected = "an object with its fields"
-            raise OptionError(f"{where}: a consumer is described by {expected}, not by {_type_text(entry)}")
+            raise OptionError(
+                f"{where}: a consumer is described by {expected}, not by {_type_text(entry)}",
+            )
         consumer = ConsumerConfig.parse(own_configuration(entry), where, newer)
         known = consumer.name or consumer.durable_name
         if not consumer.durable_name and not (known and consumer.inactive_threshold):
@@ -247,17 +293,28 @@ def _wanted(described: Mapping[str, Any], what: str, name: str | None, newer: Ca
 
 
 def _type_text(value: object) -> str:
-    kinds = {bool: "true or false", str: "text", list: "a list", dict: "an object", type(None): "nothing"}
+    kinds = {
+        bool: "true or false",
+        str: "text",
+        list: "a list",
+        dict: "an object",
+        type(None): "nothing",
+    }
     return kinds.get(type(value), "a number")
 
 
 def template(path: str | os.PathLike[str], what: str = "template") -> dict[str, Any]:
-    """Return the fields of a template, or of ``stream info --json``, in a file. They are checked where they are used.
+    """Return the fields of a template, or of ``stream info --json``, in a file.
 
-    Raises `OptionError`, which begins with ``what``, when the file cannot be read or has something else.
+    They are checked where they are used.
+
+    Raises `OptionError`, which begins with ``what``, when the file cannot be read or has something
+    else.
     """
     file = os.path.expanduser(file_path(what, path))
     documents = file_content(file, f"{what} {file}")
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise OptionError(f"{what} {file}: this is not one object with the fields of a configuration")
+        raise OptionError(
+            f"{what} {file}: this is not one object with the fields of a configuration",
+        )
     return dict(own_configuration(documents[0]))

@@ -33,9 +33,6 @@ from spark_jetstream.admin.models.base import readable as readable
 from spark_jetstream.admin.models.base import rendered as rendered
 from spark_jetstream.admin.models.buckets import BucketConfig as BucketConfig
 from spark_jetstream.admin.models.buckets import ObjectBucketConfig as ObjectBucketConfig
-from spark_jetstream.admin.models.changes import IMMUTABLE as IMMUTABLE
-from spark_jetstream.admin.models.changes import LEFT_TO_SERVER as LEFT_TO_SERVER
-from spark_jetstream.admin.models.changes import RISKS as RISKS
 from spark_jetstream.admin.models.changes import Difference as Difference
 from spark_jetstream.admin.models.changes import differences as differences
 from spark_jetstream.admin.models.changes import merged as merged
@@ -65,6 +62,9 @@ from spark_jetstream.admin.models.objects import ObjectBucketInfo as ObjectBucke
 from spark_jetstream.admin.models.objects import ObjectInfo as ObjectInfo
 from spark_jetstream.admin.models.queries import ConsumerQuery as ConsumerQuery
 from spark_jetstream.admin.models.queries import StreamQuery as StreamQuery
+from spark_jetstream.admin.models.rules import IMMUTABLE as IMMUTABLE
+from spark_jetstream.admin.models.rules import LEFT_TO_SERVER as LEFT_TO_SERVER
+from spark_jetstream.admin.models.rules import RISKS as RISKS
 from spark_jetstream.admin.models.streams import DEFAULT_STREAM as DEFAULT_STREAM
 from spark_jetstream.admin.models.streams import DEFAULT_WORK_QUEUE as DEFAULT_WORK_QUEUE
 from spark_jetstream.admin.models.streams import ApiErrorBody as ApiErrorBody

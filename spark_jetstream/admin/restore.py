@@ -1,8 +1,9 @@
 """Restore of a stream from a backup, by the restore protocol of the server (nats-server: server/jetstream_api.go).
 
-The data goes to a subject that the server names, in chunks that are requests; an empty reply asks for the next one. An
-empty request ends the data; its reply is that of a request that creates a stream. The server creates the stream when it
-has read the first chunks, and keeps it when the restore fails: so the stream is removed here.
+The data goes to a subject that the server names, in chunks that are requests; an empty reply asks
+for the next one. An empty request ends the data; its reply is that of a request that creates a
+stream. The server creates the stream when it has read the first chunks, and keeps it when the
+restore fails: so the stream is removed here.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ from typing import Any
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, Saved, checked, opened
-from spark_jetstream.admin.models.changes import changed, differences
+from spark_jetstream.admin.models.asked import changed
+from spark_jetstream.admin.models.changes import differences
 from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
-from spark_jetstream.errors import ApiError, BackupError, JetStreamError, NoResponders, StreamExists, StreamNotFound
+from spark_jetstream.errors import (
+    ApiError,
+    BackupError,
+    JetStreamError,
+    NoResponders,
+    StreamExists,
+    StreamNotFound,
+)
 from spark_jetstream.options.values import file_path
 from spark_jetstream.protocol import jsapi
 from spark_jetstream.protocol.features import BACKUPS_OF_2_15
@@ -40,8 +49,9 @@ _BUCKETS = ("KV_", "OBJ_")
 class Restored:
     """A stream that was restored.
 
-    `differences` has a sentence for each difference from the stream that was saved; `notes` has other remarks.
-    `sha256` is the checksum of the data, in hexadecimal digits; empty for a backup without a manifest.
+    `differences` has a sentence for each difference from the stream that was saved; `notes` has
+    other remarks. `sha256` is the checksum of the data, in hexadecimal digits; empty for a backup
+    without a manifest.
     """
 
     info: StreamInfo
@@ -61,22 +71,29 @@ def restore(
 ) -> Restored:
     """Create a stream, with its consumers, from the backup at `source`; messages keep sequences, times and subjects.
 
-    All of the backup is read and checked before the first request. Without a manifest, as in a backup of ``nats stream
-    backup``, there are no checksums: the server finds most damage, some only at the end.
+    All of the backup is read and checked before the first request. Without a manifest, as in a
+    backup of ``nats stream backup``, there are no checksums: the server finds most damage, some
+    only at the end.
 
-    ``name`` is another name for the stream, ``changes`` are other values for fields of its configuration.
-    ``checking`` is called with the bytes read and their total, ``progress`` with the bytes sent and their total.
+    ``name`` is another name for the stream, ``changes`` are other values for fields of its
+    configuration. ``checking`` is called with the bytes read and their total, ``progress`` with the
+    bytes sent and their total.
 
     Raises:
-        BackupError: The backup is damaged, or the server cannot restore it; or the restore failed and the stream could
-            not be removed, which the error says. After any other error the stream is removed.
+        BackupError: The backup is damaged, or the server cannot restore it; or the restore failed
+            and the stream could not be removed, which the error says. After any other error the
+            stream is removed.
         OptionError: The changes are not possible.
         StreamExists: There is a stream of this name.
         JetStreamError: What `Api` raises.
     """
     with opened(Path(file_path("source", source))) as saved:
         wanted = changes if name is None else {**changes, "name": name}
-        config = changed(saved.config, wanted, f"the configuration of stream {name or saved.config.name}")
+        config = changed(
+            saved.config,
+            wanted,
+            f"the configuration of stream {name or saved.config.name}",
+        )
         archive = checked(saved, checking)
         if not archive:
             _refuse_other_form(saved, config)
@@ -126,7 +143,13 @@ class _Restore:
         # The metadata of the server is kept: it tells other servers what the stream needs.
         config = self._config.model_dump(mode="json", exclude_unset=True)
         request = {"config": config, "state": state}
-        reply = self._api.reply(RestoreReply, jsapi.STREAM_RESTORE, request, context=self.context, stream=self.name)
+        reply = self._api.reply(
+            RestoreReply,
+            jsapi.STREAM_RESTORE,
+            request,
+            context=self.context,
+            stream=self.name,
+        )
         self._to = reply.deliver_subject
         try:
             return self._send(progress)
@@ -143,14 +166,19 @@ class _Restore:
             answer = self._ask(piece) if sent else self._ask_first(piece)
             if answer:
                 self._refuse(answer)
-                raise BackupError(f"cannot {self.context}: the server ended it after {sent + len(piece):,} bytes")
+                raise BackupError(
+                    f"cannot {self.context}: the server ended it after {sent + len(piece):,} bytes",
+                )
             sent += len(piece)
             if progress is not None:
                 progress(sent, self._saved.size)
         return StreamInfo.from_server(self._refuse(self._ask(b"", _END_TIMEOUT)), self.context)
 
     def _ask_first(self, piece: bytes) -> bytes:
-        """Send the first chunk. In a cluster, interest of the server that receives it may not have spread yet."""
+        """Send the first chunk.
+
+        In a cluster, interest of the server that receives it may not have spread yet.
+        """
         deadline, backoff = Deadline(_ROUTED), Backoff()
         while True:
             try:
@@ -161,7 +189,8 @@ class _Restore:
                 backoff.pause(deadline)
 
     def _ask(self, piece: bytes, timeout: float = 0.0) -> bytes:
-        # A server waits five seconds for the next piece, so a longer wait for the connection is useless.
+        # A server waits five seconds for the next piece, so a longer wait for the connection is
+        # useless.
         patience = self._api.options.request_timeout
         self._connection.wait(patience)
         seconds = max(timeout or _CHUNK_TIMEOUT, patience)
@@ -186,21 +215,32 @@ class _Restore:
         try:
             connection.wait(self._api.options.request_timeout)
             try:
-                connection.request(self._to, b"", context=context)  # the server must not wait for more
+                connection.request(
+                    self._to,
+                    b"",
+                    context=context,
+                )  # the server must not wait for more
             except JetStreamError as ended:
                 log.info("%s", ended)  # the server has ended the restore already
             info = self._look(context)
             if info is None:
-                # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find it. A
-                # stream without subjects has no place in the list.
+                # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does
+                # not find it. A stream without subjects has no place in the list.
                 subjects = self._config.subjects
                 if subjects and self.name not in streams_of(connection, subjects[0], ""):
                     return
                 info = self._look(context)
-            # When the restore began there was no stream of this name. Another client may have created one since.
+            # When the restore began there was no stream of this name. Another client may have
+            # created one since.
             if info is not None and not self._is_of_the_backup(info):
                 raise BackupError(f"stream {self.name} has other messages than the backup")
-            self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, True, context=context, stream=self.name)
+            self._api.delete(
+                jsapi.STREAM_DELETE,
+                StreamNotFound,
+                True,
+                context=context,
+                stream=self.name,
+            )
         except JetStreamError as second:
             raise BackupError(
                 f"{str(error) or type(error).__name__}; a part of stream {self.name} may be left, delete it before "

@@ -11,7 +11,8 @@ from spark_jetstream.admin.api import Api, stream_name, subject_filter
 from spark_jetstream.admin.assets import Asset
 from spark_jetstream.admin.backup import Backup, Progress, backup
 from spark_jetstream.admin.balance import Balanced
-from spark_jetstream.admin.models.changes import Difference, changed, named, parse_user
+from spark_jetstream.admin.models.asked import changed, named, parse_user
+from spark_jetstream.admin.models.changes import Difference
 from spark_jetstream.admin.models.messages import DoneReply, PurgeReply, PurgeRequest
 from spark_jetstream.admin.models.queries import StreamQuery
 from spark_jetstream.admin.models.streams import (
@@ -34,11 +35,11 @@ Config = StreamConfig | StreamInfo | Mapping[str, Any]
 class Streams(Balanced):
     """The streams of an account; ``admin.streams``.
 
-    A configuration is a `StreamConfig`, a `StreamInfo`, a mapping such as a template, or single fields by name. Fields
-    beside one of the others replace its fields.
+    A configuration is a `StreamConfig`, a `StreamInfo`, a mapping such as a template, or single
+    fields by name. Fields beside one of the others replace its fields.
 
-    All methods raise what `Api` raises; `StreamNotFound` names the stream; `OptionError` for an argument that cannot be
-    one.
+    All methods raise what `Api` raises; `StreamNotFound` names the stream; `OptionError` for an
+    argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -58,7 +59,8 @@ class Streams(Balanced):
     def infos(self, subject: str | None = None) -> Iterator[StreamInfo]:
         """Return all streams, or those that store ``subject`` or a part of it; sorted by name, page by page.
 
-        Raises `ServerBusy` at the end, when servers of a cluster did not answer for some, which it names.
+        Raises `ServerBusy` at the end, when servers of a cluster did not answer for some, which it
+        names.
         """
         request, context = _listed(subject)
         for page in self._api.pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
@@ -72,7 +74,10 @@ class Streams(Balanced):
         return filter(StreamQuery.parse(criteria, "find streams").matches, self.infos())
 
     def load(self, name: str, *, deleted: bool = False) -> StreamInfo:
-        """Return configuration and state; with ``deleted`` the missing sequences too. Raises `StreamNotFound`."""
+        """Return configuration and state; with ``deleted`` the missing sequences too.
+
+        Raises `StreamNotFound`.
+        """
         request = {"deleted_details": True} if deleted else None
         context = f"look at stream {name}"
         return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name)
@@ -84,15 +89,27 @@ class Streams(Balanced):
         """
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
-        for page in self._api.pages(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name):
+        for page in self._api.pages(
+            StreamInfo,
+            jsapi.STREAM_INFO,
+            request,
+            context=context,
+            stream=name,
+        ):
             yield from sorted(page.state.subjects.items())
 
     def replicas(self, name: str) -> tuple[Replica, ...]:
-        """Return the replicas, the leader first; outside of a cluster the only server. Raises `StreamNotFound`."""
+        """Return the replicas, the leader first; outside of a cluster the only server.
+
+        Raises `StreamNotFound`.
+        """
         return replicas(self.load(name).cluster)
 
     def origins(self, name: str) -> tuple[StreamSourceInfo, ...]:
-        """Return the streams that a stream copies, sorted by name, each with its ``lag``. Raises `StreamNotFound`."""
+        """Return the streams that a stream copies, sorted by name, each with its ``lag``.
+
+        Raises `StreamNotFound`.
+        """
         return self.load(name).origins
 
     # Creating and changing
@@ -108,13 +125,16 @@ class Streams(Balanced):
     ) -> StreamInfo:
         """Create a stream; one that exists with the same configuration stays as it is.
 
-        ``name`` is the stream's name; or a configuration with a name; or nothing, with ``name=...`` as a field. With
-        ``pedantic`` the server refuses values that it would otherwise adjust (server 2.11).
+        ``name`` is the stream's name; or a configuration with a name; or nothing, with ``name=...``
+        as a field. With ``pedantic`` the server refuses values that it would otherwise adjust
+        (server 2.11).
 
         Raises:
             OptionError: The configuration is not possible.
-            StreamExists: There is a stream of this name with another configuration; the error lists the differences.
-            JetStreamError: The server is too old for a field; or it created the stream and ignored one.
+            StreamExists: There is a stream of this name with another configuration; the error lists
+                the differences.
+            JetStreamError: The server is too old for a field; or it created the stream and ignored
+                one.
         """
         wanted = self._wanted(name, config, fields)
         self._api.need_for(wanted, f"create stream {wanted.name}")
@@ -134,7 +154,9 @@ class Streams(Balanced):
             return
         with contextlib.suppress(StreamNotFound, PermissionDenied):
             if not self.load(mirror.name).config.allow_direct:
-                raise OptionError(f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}")
+                raise OptionError(
+                    f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}",
+                )
 
     def load_or_create(
         self,
@@ -148,9 +170,9 @@ class Streams(Balanced):
     ) -> StreamInfo:
         """Return the stream; create it, as `create`, if there is none.
 
-        ``given_only`` compares what exists in the given fields only; else the others must have their defaults.
-        ``any_config`` takes what exists, whatever its configuration. Raises `JetStreamError`, which lists the
-        differences, when it exists with another configuration.
+        ``given_only`` compares what exists in the given fields only; else the others must have
+        their defaults. ``any_config`` takes what exists, whatever its configuration. Raises
+        `JetStreamError`, which lists the differences, when it exists with another configuration.
         """
         wanted = self._wanted(name, config, fields)
         return self._asset(wanted.name).load_or_create(
@@ -158,29 +180,35 @@ class Streams(Balanced):
         )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
-        """Return what `update` with the same arguments would change. Raises `OptionError`, `StreamNotFound`."""
+        """Return what `update` with the same arguments would change.
+
+        Raises `OptionError`, `StreamNotFound`.
+        """
         return self._asset(name).plan(changes, fields)
 
     def update(
         self, name: str, changes: Config | None = None, /, *, pedantic: bool = False, **fields: Any
     ) -> list[Difference]:
-        """Change a stream; return what was changed. Changes of another client at the same time may be undone.
+        """Change a stream; return what was changed.
 
-        ``changes`` is a mapping of fields, each replaced as a whole, None for its default; or a `StreamConfig`, whose
-        unset fields get their defaults. ``pedantic`` is that of `create`.
+        Changes of another client at the same time may be undone.
+
+        ``changes`` is a mapping of fields, each replaced as a whole, None for its default; or a
+        `StreamConfig`, whose unset fields get their defaults. ``pedantic`` is that of `create`.
 
         Raises:
             OptionError: A value is not possible.
-            JetStreamError: The server cannot make all changes: nothing was changed, and the error has the reasons. Or
-                the server is too old for a field, or ignored one.
+            JetStreamError: The server cannot make all changes: nothing was changed, and the error
+                has the reasons. Or the server is too old for a field, or ignored one.
         """
         return self._asset(name).update(changes, fields, pedantic=pedantic)
 
     def keep_dead_letters(self, name: str, /, **fields: Any) -> StreamInfo:
         """Create the stream ``<name>_DEAD_LETTERS``, which keeps which messages the consumers of a stream give up.
 
-        It has as many replicas as the stream, and the ``fields`` that are given, such as ``max_age``. Option
-        ``deadLettersOf`` reads it. Raises `StreamNotFound`, and what `create` raises.
+        It has as many replicas as the stream, and the ``fields`` that are given, such as
+        ``max_age``. Option ``deadLettersOf`` reads it. Raises `StreamNotFound`, and what `create`
+        raises.
         """
         subjects = [f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{name}.*" for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")]
         fields = {"num_replicas": self.load(name).config.num_replicas, **fields}
@@ -189,15 +217,18 @@ class Streams(Balanced):
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
         """Create a stream with the configuration of another one and these changes, without its messages.
 
-        Two streams cannot store the same subject. The copy of a sealed stream is not sealed. Raises `StreamNotFound`,
-        and what `create` raises.
+        Two streams cannot store the same subject. The copy of a sealed stream is not sealed. Raises
+        `StreamNotFound`, and what `create` raises.
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config
         return self.create(changed(config, {"sealed": None, **changes, "name": new_name}, what))
 
     def seal(self, name: str) -> list[Difference]:
-        """Forbid all changes of messages, forever; the server turns limits off. Raises `JetStreamError` as `update`."""
+        """Forbid all changes of messages, forever; the server turns limits off.
+
+        Raises `JetStreamError` as `update`.
+        """
         return self.update(name, sealed=True)
 
     # Saving
@@ -211,7 +242,9 @@ class Streams(Balanced):
         check: bool = False,
         progress: Progress | None = None,
     ) -> Backup:
-        """Save a stream, with its consumers. Arguments and errors as for `spark_jetstream.admin.backup.backup`.
+        """Save a stream, with its consumers.
+
+        Arguments and errors as for `spark_jetstream.admin.backup.backup`.
 
         Raises `StreamNotFound`, `OptionError`, `BackupError`.
         """
@@ -226,7 +259,9 @@ class Streams(Balanced):
         progress: Progress | None = None,
         **changes: Any,
     ) -> Restored:
-        """Create a stream from a backup. Arguments and errors as for `spark_jetstream.admin.restore.restore`.
+        """Create a stream from a backup.
+
+        Arguments and errors as for `spark_jetstream.admin.restore.restore`.
 
         Raises `BackupError`, `OptionError`, `StreamExists`.
         """
@@ -236,35 +271,61 @@ class Streams(Balanced):
     # Removing
 
     def delete(self, name: str, *, missing_ok: bool = False) -> bool:
-        """Delete a stream and all it has; return whether it existed. Raises `StreamNotFound` unless ``missing_ok``."""
+        """Delete a stream and all it has; return whether it existed.
+
+        Raises `StreamNotFound` unless ``missing_ok``.
+        """
         context = f"delete stream {name}"
-        return self._api.delete(jsapi.STREAM_DELETE, StreamNotFound, missing_ok, context=context, stream=name)
+        return self._api.delete(
+            jsapi.STREAM_DELETE,
+            StreamNotFound,
+            missing_ok,
+            context=context,
+            stream=name,
+        )
 
     def purge(
-        self, name: str, *, subject: str | None = None, sequence: int | None = None, keep: int | None = None
+        self,
+        name: str,
+        *,
+        subject: str | None = None,
+        sequence: int | None = None,
+        keep: int | None = None,
     ) -> int:
         """Remove messages, by default all; return how many were removed.
 
-        Only those on ``subject`` (wildcards allowed), only those before ``sequence``, or all of these but the last
-        ``keep``. Raises `OptionError` for both.
+        Only those on ``subject`` (wildcards allowed), only those before ``sequence``, or all of
+        these but the last ``keep``. Raises `OptionError` for both.
         """
         context = f"purge stream {name}"
-        given = {"filter": None if subject is None else subject_filter(subject), "seq": sequence, "keep": keep}
+        given = {
+            "filter": None if subject is None else subject_filter(subject),
+            "seq": sequence,
+            "keep": keep,
+        }
         request = PurgeRequest.parse(given, context)
         if sequence is not None:
-            # The server would set the next sequence to one beyond the last message, or count up to it for hours.
+            # The server would set the next sequence to one beyond the last message, or count up to
+            # it for hours.
             end = min(sequence, self.load(name).state.last_seq + 1)
             if end < 2:
                 return 0  # the server would take sequence 0 for none, and remove everything
             request = request.changed(seq=end)
-        return self._api.do(PurgeReply, jsapi.STREAM_PURGE, request.body(), context=context, stream=name).purged
+        return self._api.do(
+            PurgeReply,
+            jsapi.STREAM_PURGE,
+            request.body(),
+            context=context,
+            stream=name,
+        ).purged
 
     # Where it is
 
     def step_down(self, name: str, *, preferred: str | None = None) -> None:
         """Let the leader of a stream step down, in favour of server ``preferred`` if given; do not await the election.
 
-        Raises `ApiError` (10010) outside of a cluster, `JetStreamError` before 2.11, which knows no preference.
+        Raises `ApiError` (10010) outside of a cluster, `JetStreamError` before 2.11, which knows no
+        preference.
         """
         context = f"let the leader of stream {name} step down"
         self._api.step_down(jsapi.STREAM_STEP_DOWN, preferred, context=context, stream=name)
@@ -272,8 +333,9 @@ class Streams(Balanced):
     def remove_peer(self, name: str, server: str, *, evacuate: bool = False) -> None:
         """Remove a server from those with a replica of a stream; the cluster chooses another one, if it has one.
 
-        ``evacuate`` keeps the replica until the other one has all messages (server 2.15). Raises `ApiError` when the
-        server has no replica, or none can replace it; 10010 outside of a cluster.
+        ``evacuate`` keeps the replica until the other one has all messages (server 2.15). Raises
+        `ApiError` when the server has no replica, or none can replace it; 10010 outside of a
+        cluster.
         """
         context = f"remove server {server} from stream {name}"
         if not server:
@@ -282,7 +344,10 @@ class Streams(Balanced):
         self._api.do(DoneReply, subject, {"peer": server}, context=context, stream=name)
 
     def cancel_move(self, name: str) -> StreamInfo:
-        """Take back a change of servers, replicas or retention that is under way (server 2.15). Raises `ApiError`."""
+        """Take back a change of servers, replicas or retention that is under way (server 2.15).
+
+        Raises `ApiError`.
+        """
         context = f"cancel the change of stream {name}"
         return self._api.reply(StreamInfo, jsapi.CANCEL_MOVE, context=context, stream=name)
 
@@ -292,7 +357,13 @@ class Streams(Balanced):
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")
         known = own.get("name") or (given.get("name") if isinstance(given, Mapping) else getattr(given, "name", ""))
-        return parse_user(StreamConfig, given, own, f"stream {known}" if known else "stream", self._api.newer)
+        return parse_user(
+            StreamConfig,
+            given,
+            own,
+            f"stream {known}" if known else "stream",
+            self._api.newer,
+        )
 
 
 def _listed(subject: str | None) -> tuple[dict[str, Any], str]:

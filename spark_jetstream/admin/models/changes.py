@@ -1,132 +1,49 @@
-"""What differs between two configurations, which differences an update can remove, and the change that does it. Pure.
+"""Differences of two configurations, and the update that removes them. Pure.
 
-An update replaces the whole configuration. A field that is not given therefore means its default: where the actual
-one has another value, that is a difference. What the server fills in or implies by itself is none (`LEFT_TO_SERVER`).
-`IMMUTABLE` says which fields the server never changes, `RISKS` which changes lose messages or are final. Each row was
-tried on server 2.15.1 (error codes 10052 and 10055 for streams, 10012 for consumers).
-
-Errors of functions that read what a user gives are one line, and begin with ``what``, such as ``stream ORDERS``.
+An update replaces the whole configuration. A field that is not given therefore means its default:
+where the actual one has another value, that is a difference. A value that the server fills in or
+implies by itself is none (`LEFT_TO_SERVER`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from spark_jetstream.admin.models.base import QUERY_METADATA, Model, complaint, readable
+from spark_jetstream.admin.models.base import QUERY_METADATA, Model, readable
 from spark_jetstream.admin.models.consumers import ONE_SECOND, ConsumerConfig
-from spark_jetstream.admin.models.streams import ZERO, StreamConfig
-from spark_jetstream.errors import OptionError
-from spark_jetstream.protocol.units import NEVER, Timestamp, shown
-
-
-def _off(field: str, wanted: Any, actual: Any) -> bool:
-    return not wanted
-
-
-def _on(field: str, wanted: Any, actual: Any) -> bool:
-    return bool(wanted)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Why a field is special, and in which cases: by the path, the wanted and the actual value of a difference."""
-
-    reason: str
-    applies: Callable[[str, Any, Any], bool] = lambda field, wanted, actual: True
-
-
-_NEVER = Rule("it can never change")
-_NOT_BACK = "it cannot be taken back"
-_FINAL = ("sealed", "deny_delete", "deny_purge", "allow_msg_ttl", "allow_msg_schedules")
-_LIMITING = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
-
-#: What the server refuses to change.
-IMMUTABLE: Mapping[type[Model], Mapping[str, Rule]] = {
-    StreamConfig: {
-        "name": Rule("it can never change; copy the stream under the other name"),
-        "retention": Rule(
-            "a work queue cannot become another stream, nor another stream a work queue",
-            lambda field, wanted, actual: "workqueue" in (wanted, actual),
-        ),
-        "mirror": Rule(
-            "a mirror can only be removed, which makes it a stream of its own",
-            lambda field, wanted, actual: field != "mirror" or wanted is not None,
-        ),
-        **dict.fromkeys(("storage", "allow_msg_counter", "persist_mode"), _NEVER),
-        **dict.fromkeys(_FINAL, Rule(_NOT_BACK, _off)),
-    },
-    ConsumerConfig: {
-        "opt_start_seq": Rule("it can never change; reset the consumer to go to another sequence"),
-        "deliver_subject": Rule(
-            "a push consumer cannot become a pull consumer, nor the other way round",
-            lambda field, wanted, actual: bool(wanted) != bool(actual),
-        ),
-        "pause_until": Rule("an update leaves it as it is; pause or resume the consumer"),
-        **dict.fromkeys(("name", "deliver_policy", "opt_start_time", "ack_policy", "replay_policy"), _NEVER),
-        **dict.fromkeys(("max_waiting", "idle_heartbeat", "flow_control", "mem_storage"), _NEVER),
-        **dict.fromkeys(("direct", "sourcing"), _NEVER),
-    },
-}
-
-#: What changes lose, store twice, or can never undo.
-RISKS: Mapping[type[Model], Mapping[str, Rule]] = {
-    StreamConfig: {
-        "retention": Rule(
-            "messages that no consumer waits for are deleted at once",
-            lambda field, wanted, actual: bool(wanted == "interest"),
-        ),
-        "no_ack": Rule("publishers no longer know whether a message was stored", _on),
-        "mirror": Rule(
-            "it stops to follow its origin, and cannot become a mirror again",
-            lambda field, wanted, actual: field == "mirror" and wanted is None,
-        ),
-        "sources": Rule(
-            "what was copied already is copied once more, from its beginning",
-            lambda field, wanted, actual: field.endswith((".filter_subject", ".subject_transforms")),
-        ),
-        **dict.fromkeys(
-            _LIMITING,
-            Rule(
-                "messages beyond it are deleted at once",
-                lambda field, wanted, actual: bool(wanted > 0 and (actual <= 0 or wanted < actual)),
-            ),
-        ),
-        **dict.fromkeys(_FINAL, Rule(_NOT_BACK, _on)),
-    },
-    ConsumerConfig: {"durable_name": Rule("without a durable name it is gone when nobody uses it for a while", _off)},
-}
-
-#: What the server chooses where nothing (or 0) is wanted, by its own limits, the stream's, or an origin's; and what
-#: only counts for a new stream.
-LEFT_TO_SERVER: Mapping[type[Model], frozenset[str]] = {
-    StreamConfig: frozenset({"duplicate_window", "first_seq", "mirror_direct"}),
-    ConsumerConfig: frozenset({"ack_wait", "inactive_threshold", "max_ack_pending", "max_batch", "max_waiting"})
-    | {"pause_until", "priority_timeout"},
-}
-
-#: What a new one gets where the server has another default. An existing one keeps what it has where it is not set.
-FOR_NEW: Mapping[type[Model], Mapping[str, Any]] = {StreamConfig: {"allow_direct": True}, ConsumerConfig: {}}
+from spark_jetstream.admin.models.rules import FOR_NEW, IMMUTABLE, LEFT_TO_SERVER, RISKS, Rule
+from spark_jetstream.admin.models.streams import ZERO, StreamConfig, StreamSource
+from spark_jetstream.protocol.units import Timestamp
 
 M = TypeVar("M", bound=Model)
 
-#: Limits for which 0 and -1 mean the same. A server stores -1 for those of a stream, 0 for those of a pull.
+#: Limits for which 0 and -1 mean the same. A server stores -1 for those of a stream, 0 for those of
+#: a pull.
 _STREAM_LIMITS = ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
+#: The values that a server gives a sealed stream.
+_IMPLIED_BY_SEAL: Mapping[str, Any] = {
+    "allow_rollup_hdrs": False,
+    "discard": "new",
+    "max_age": ZERO,
+    "deny_delete": True,
+    "deny_purge": True,
+}
 _PULL_LIMITS = ("max_waiting", "max_batch", "max_bytes")
 _UNORDERED = frozenset({"subjects", "filter_subjects", "tags", "sources"})
-_PARTS = frozenset({"consumer_limits", "mirror", "placement", "republish", "sources", "subject_transform"})
+_PARTS = frozenset(
+    {"consumer_limits", "mirror", "placement", "republish", "sources", "subject_transform"},
+)
 
 
 @dataclass(frozen=True)
 class Difference:
     """One field that is not as wanted; None means "absent".
 
-    ``field`` is a path such as ``metadata.owner``. ``refused`` says why the server cannot change it, "" when it can.
-    ``risk`` says what the change does beside that, or for ever, "" for nothing.
+    ``field`` is a path such as ``metadata.owner``. ``refused`` says why the server cannot change
+    it, "" when it can. ``risk`` says what the change does beside that, or for ever, "" for nothing.
     """
 
     field: str
@@ -140,45 +57,69 @@ class Difference:
 
 
 def differences(wanted: Model, actual: Model, *, given_only: bool = False) -> list[Difference]:
-    """Return the fields in which ``actual`` is not what ``wanted`` asks for, in the order of the documentation.
+    """Return the fields in which ``actual`` is not what ``wanted`` asks for.
 
-    Both are `StreamConfig` or both `ConsumerConfig`. ``given_only`` compares nothing but the fields that ``wanted``
-    sets: whether the actual one does at least what is asked for. The order of subjects, filters, tags and sources does
-    not count, nor how a time is written, nor fields that only a newer server knows unless ``wanted`` sets them.
+    They have the order of the documentation. Both are `StreamConfig` or both `ConsumerConfig`.
+    ``given_only`` compares nothing but the fields that ``wanted`` sets: whether the actual one does
+    at least what is asked for. The order of subjects, filters, tags and sources does not count, nor
+    how a time is written, nor fields that only a newer server knows unless ``wanted`` sets them.
     """
     kind = type(wanted)
     if kind is not type(actual) or kind not in LEFT_TO_SERVER:
-        raise TypeError(f"a {kind.__name__} cannot be compared with a {type(actual).__name__}")
-    want, have = effective(wanted), effective(actual)
-    given = wanted.model_dump(exclude_unset=True) if given_only else None
-    if given and "filter_subject" in given:
+        other = type(actual).__name__
+        raise TypeError(f"a {kind.__name__} cannot be compared with a {other}")
+    want = effective(wanted)
+    have = effective(actual)
+    given = _given_fields(wanted) if given_only else None
+    ignored = _servers_choice(kind, want)
+    for config in (wanted, actual):
+        ignored |= _kept(config) | _moved(config)
+    found = []
+    for name in want:
+        if name in ignored or (given is not None and name not in given):
+            continue
+        compared = _compare(name, want[name], have.get(name), _part_of(given, name))
+        for field, want_value, have_value in compared:
+            wanted_part = _as_given(wanted, field, want_value)
+            actual_part = _as_given(actual, field, have_value)
+            found.append(_judged(kind, field, wanted_part, actual_part))
+    return found
+
+
+def _given_fields(config: Model) -> dict[str, Any]:
+    """Return the fields that a configuration sets, by the names that `effective` has for them."""
+    given = config.model_dump(exclude_unset=True)
+    if "filter_subject" in given:
         given["filter_subjects"] = ()
-    ignored = _servers_choice(kind, want) | _kept(wanted) | _kept(actual) | _moved(wanted) | _moved(actual)
-    return [
-        _judged(kind, field, _as_given(wanted, field, one), _as_given(actual, field, other))
-        for name in want
-        if name not in ignored and (given is None or name in given)
-        for field, one, other in _compare(name, want[name], have.get(name), given and given[name])
-    ]
+    return given
 
 
 def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
-    """Return the configuration to send so that ``actual`` becomes ``wanted``; what `differences` ignores stays.
+    """Return the configuration to send so that ``actual`` becomes ``wanted``.
 
-    An update replaces everything, so what is left to the server is sent as it is, and so are fields of the whole
-    configuration that only a newer server knows; those inside of a part stay when ``wanted`` is `changed` from it.
+    Values that `differences` ignores stay. An update replaces everything, so what is left to the
+    server is sent as it is, and so are fields of the whole configuration that only a newer server
+    knows; those inside of a part stay when ``wanted`` is `changed` from it.
     """
     have = actual.body()
     if have.get("backoff"):
-        have.pop("ack_wait", None)  # it only was the first of these
-    kind, moved = type(wanted), _moved(actual)
+        # The server filled in the first time of the backoff.
+        have.pop("ack_wait", None)
+    kind = type(wanted)
+    moved = _moved(actual)
     sent = {name: value for name, value in wanted.body().items() if name not in moved}
-    for name in sorted((_servers_choice(kind, effective(wanted)) | _kept(wanted) | moved) & have.keys()):
-        kept = {**sent, name: have[name]}
-        # What does not fit to the rest any more is left to the server after all: a window longer than the new age.
-        sent = kept if set(kind.from_server(kept).faults()) <= set(wanted.faults()) else sent
-    # Without its marks, or with earlier ones, a running query takes the consumer for that of another run, and ends.
-    marks = {key: value for key, value in getattr(actual, "metadata", {}).items() if key in QUERY_METADATA}
+    left = _servers_choice(kind, effective(wanted)) | _kept(wanted) | moved
+    allowed = set(wanted.faults())
+    for name in sorted(left & have.keys()):
+        with_kept = {**sent, name: have[name]}
+        # A value that does not fit to the rest any more is left to the server after all, such as a
+        # duplicate window that is longer than the new age.
+        if allowed.issuperset(kind.from_server(with_kept).faults()):
+            sent = with_kept
+    # Without its marks, or with earlier ones, a running query takes the consumer for that of
+    # another run, and ends.
+    metadata = getattr(actual, "metadata", {})
+    marks = {key: value for key, value in metadata.items() if key in QUERY_METADATA}
     if marks:
         sent = {**sent, "metadata": {**sent.get("metadata", {}), **marks}}
     return {**(actual.model_extra or {}), **sent}
@@ -187,19 +128,28 @@ def update_body(wanted: Model, actual: Model) -> dict[str, Any]:
 def merged(wanted: M, actual: M) -> M:
     """Return ``actual`` with all that ``wanted`` sets. Raises `pydantic.ValidationError`.
 
-    Of metadata and parts, such as a mirror, what is not set stays; also of sources, if they have the same names.
+    Unset metadata keys, and unset fields of nested parts (a mirror; sources with the same names),
+    keep their values.
     """
     changes: dict[str, Any] = {}
     for name in wanted.model_fields_set:
-        value, have = getattr(wanted, name), getattr(actual, name, None)
-        if isinstance(value, dict) and isinstance(have, dict):
-            value = {**have, **value}
-        elif isinstance(value, Model) and isinstance(have, Model):
-            value = merged(value, have)
-        elif name == "sources" and have and [one.name for one in value] == [one.name for one in have]:
-            value = tuple(merged(one, other) for one, other in zip(value, have, strict=True))
-        changes[name] = value
+        changes[name] = _merged_value(name, getattr(wanted, name), getattr(actual, name, None))
     return actual.changed(**changes)
+
+
+def _merged_value(name: str, value: Any, have: Any) -> Any:
+    """Return the value of a field, with the parts of the existing one that it does not set."""
+    if isinstance(value, dict) and isinstance(have, dict):
+        return {**have, **value}
+    if isinstance(value, Model) and isinstance(have, Model):
+        return merged(value, have)
+    if name == "sources" and have and _origin_names(value) == _origin_names(have):
+        return tuple(merged(one, other) for one, other in zip(value, have, strict=True))
+    return value
+
+
+def _origin_names(sources: tuple[StreamSource, ...]) -> list[str]:
+    return [source.name for source in sources]
 
 
 def effective(config: Model) -> dict[str, Any]:
@@ -218,69 +168,115 @@ def effective(config: Model) -> dict[str, Any]:
 def _servers_choice(kind: type[Model], want: dict[str, Any]) -> set[str]:
     """Return the fields that a configuration leaves to the server."""
     unset = {name for name in LEFT_TO_SERVER[kind] if not want[name]}
-    return unset if want.get("mirror") else unset - {"mirror_direct"}
+    if not want.get("mirror"):
+        # Only for a mirror the server chooses it.
+        unset.discard("mirror_direct")
+    return unset
 
 
 def _kept(config: Model) -> set[str]:
-    """Return the fields of `FOR_NEW` that a configuration does not set: an existing asset keeps its own."""
+    """Return the fields of `FOR_NEW` that a configuration does not set.
+
+    An existing stream or consumer keeps its own values.
+    """
     return FOR_NEW[type(config)].keys() - config.model_fields_set
 
 
 def _moved(config: Model) -> set[str]:
-    """Return the fields that a Spark query changes of its consumer: before 2.14 a commit makes it anew, further on."""
+    """Return the fields that a Spark query changes of its consumer."""
+    # Before server 2.14, a commit creates the consumer again, with another start.
     marked = not QUERY_METADATA.isdisjoint(getattr(config, "metadata", ()))
     return {"deliver_policy", "opt_start_seq"} if marked else set()
 
 
 def _implied_by_stream(config: StreamConfig, values: dict[str, Any]) -> dict[str, Any]:
-    copies = config.mirror or config.sources
-    marked, sealed = config.subject_delete_marker_ttl > 0, config.sealed
-    placement, republish = values["placement"], values["republish"]
-    return {
-        "subjects": config.subjects or (() if copies else (config.name,)),
+    subjects = config.subjects
+    if not (subjects or config.mirror or config.sources):
+        subjects = (config.name,)
+    # Delete markers need messages with a time to live, and rollups; schedules need rollups.
+    marked = config.subject_delete_marker_ttl > 0
+    implied = {
+        "subjects": subjects,
         "num_replicas": config.num_replicas or 1,
-        "placement": placement if placement and any(placement.values()) else None,
-        "republish": {**republish, "src": republish["src"] or ">"} if republish and republish["dest"] else None,
+        "placement": _placement(values["placement"]),
+        "republish": _republish(values["republish"]),
         "allow_msg_ttl": config.allow_msg_ttl or marked,
-        "allow_rollup_hdrs": not sealed and (config.allow_rollup_hdrs or marked or config.allow_msg_schedules),
-        "discard": "new" if sealed else config.discard,
-        "max_age": ZERO if sealed else config.max_age,
-        "deny_delete": config.deny_delete or sealed,
-        "deny_purge": config.deny_purge or sealed,
+        "allow_rollup_hdrs": config.allow_rollup_hdrs or marked or config.allow_msg_schedules,
         "metadata": config.own_metadata,
-        **{name: getattr(config, name) or -1 for name in _STREAM_LIMITS},
     }
+    for name in _STREAM_LIMITS:
+        implied[name] = getattr(config, name) or -1
+    if config.sealed:
+        implied |= _IMPLIED_BY_SEAL
+    return implied
+
+
+def _placement(placement: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a placement; None for one that names no cluster and no tag."""
+    return placement if placement and any(placement.values()) else None
+
+
+def _republish(republish: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return how messages are published again; None if it names no destination."""
+    if not republish or not republish["dest"]:
+        return None
+    return {**republish, "src": republish["src"] or ">"}
 
 
 def _implied_by_consumer(config: ConsumerConfig) -> dict[str, Any]:
     copying = config.ack_policy == "flow_control"
-    return {
+    paused = config.pause_until is not None and not config.pause_until.never
+    implied = {
         "name": config.name or config.durable_name,
         "filter_subjects": config.filters,
-        "ack_wait": [*config.backoff, config.ack_wait][0],
+        "ack_wait": config.backoff[0] if config.backoff else config.ack_wait,
         "flow_control": config.flow_control or copying,
         "idle_heartbeat": ONE_SECOND if copying else config.idle_heartbeat,
         "metadata": config.own_metadata,
-        "pause_until": None if config.pause_until is None or config.pause_until.never else config.pause_until,
+        "pause_until": config.pause_until if paused else None,
         "max_deliver": config.max_deliver or -1,
-        **{name: max(0, getattr(config, name)) for name in _PULL_LIMITS},
     }
+    for name in _PULL_LIMITS:
+        implied[name] = max(0, getattr(config, name))
+    return implied
 
 
 def _compare(field: str, wanted: Any, actual: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the path of each difference, with both values. In a part only the fields in ``given`` count; None: all."""
+    """Yield the path of each difference, with both values.
+
+    In a part only the fields in ``given`` count; None: all.
+    """
     if isinstance(wanted, dict) and isinstance(actual, dict):
-        every = wanted if field.partition(".")[0] in _PARTS else {**wanted, **actual}
-        names = every if given is None else given
-        for name in names:
-            yield from _compare(f"{field}.{name}", wanted.get(name), actual.get(name), given and given[name])
-    elif _plain(field, wanted) == _plain(field, actual):
+        yield from _compare_parts(field, wanted, actual, given)
         return
-    elif field == "sources" and _names(wanted) == _names(actual) != []:
+    if _plain(field, wanted) == _plain(field, actual):
+        return
+    names = _names(wanted) if field == "sources" else []
+    if names and names == _names(actual):
+        # The origins are the same: only single fields of them differ.
         for at, (one, other) in enumerate(zip(wanted, actual, strict=True)):
-            yield from _compare(f"{field}.{at}", one, other, given and given[at])
-    else:
-        yield field, wanted, actual
+            yield from _compare(f"{field}.{at}", one, other, _part_of(given, at))
+        return
+    yield field, wanted, actual
+
+
+def _compare_parts(
+    field: str, wanted: dict[str, Any], actual: dict[str, Any], given: Any
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the differences of two mappings: of two parts with fields, or of metadata with keys."""
+    names = given
+    if given is None:
+        # A part of the server may have fields that only a newer server knows; metadata has any key.
+        is_part = field.partition(".")[0] in _PARTS
+        names = wanted if is_part else {**wanted, **actual}
+    for name in names:
+        path = f"{field}.{name}"
+        yield from _compare(path, wanted.get(name), actual.get(name), _part_of(given, name))
+
+
+def _part_of(given: Any, key: Any) -> Any:
+    """Return the given fields of a part; None where all fields count."""
+    return None if given is None else given[key]
 
 
 def _names(sources: Any) -> list[str]:
@@ -294,133 +290,42 @@ def _plain(field: str, value: Any) -> Any:
         return {name: _plain(name, part) for name, part in value.items()}
     if isinstance(value, tuple):
         plain = [_plain("", part) for part in value]
-        unordered = field.rpartition(".")[2] in _UNORDERED
-        return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True, default=str)) if unordered else plain
+        if field.rpartition(".")[2] in _UNORDERED:
+            plain.sort(key=_sort_key)
+        return plain
     if isinstance(value, Timestamp):
         return None if value.never else value.nanoseconds or str(value)
     return value
 
 
+def _sort_key(item: Any) -> str:
+    return json.dumps(item, sort_keys=True, default=str)
+
+
 def _as_given(config: Model, field: str, value: Any) -> Any:
-    """Return a part, or parts, with the fields alone that the configuration sets; any other value as it is."""
+    """Return a part, or parts, with only the fields that the configuration sets.
+
+    Any other value is returned as it is.
+    """
     parts = value if isinstance(value, tuple) else (value,)
     if field.partition(".")[0] not in _PARTS or not any(isinstance(part, dict) for part in parts):
         return value
     part: Any = config.model_dump(exclude_unset=True)
     for name in field.split("."):
+        # In a path, a source is named by its number.
         part = part[int(name)] if isinstance(part, tuple) else part.get(name, {})
     return part
 
 
 def _judged(kind: type[Model], field: str, wanted: Any, actual: Any) -> Difference:
-    refused, risk = (
-        rule.reason if rule is not None and rule.applies(field, wanted, actual) else ""
-        for rule in (rules[kind].get(field.partition(".")[0]) for rules in (IMMUTABLE, RISKS))
-    )
+    refused = _reason(IMMUTABLE[kind], field, wanted, actual)
+    risk = _reason(RISKS[kind], field, wanted, actual)
     return Difference(field, wanted, actual, refused, risk)
 
 
-def named(
-    kind: type[Model], name: object, config: object, fields: Mapping[str, Any], *names: str
-) -> tuple[Any, Mapping[str, Any]]:
-    """Return the configuration, and the fields with the name, of ``create(name, config, **fields)``.
-
-    ``names`` are the fields that the name sets. `OptionError` for two configurations, or two names.
-    """
-    if not isinstance(name, str):
-        if config is not None:
-            raise OptionError(f"the first of two arguments must be a name, not {_shown(name)}")
-        if not (name is None or isinstance(name, (Model, Mapping))):
-            raise OptionError(f"a name, a {kind.__name__} or a mapping is needed, not {_shown(name)}")
-        return name, fields
-    if fields.get("name") not in (None, name):
-        raise OptionError(f"two names are given: {shown(name)}, and name={shown(fields['name'])}")
-    return config, {**dict.fromkeys(names, name), **fields}
-
-
-def parse_user(
-    kind: type[M], config: object, fields: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None
-) -> M:
-    """Return the configuration that a user asks for: ``config``, with ``fields`` in place of its own. `OptionError`.
-
-    ``newer`` as for `Model.parse`.
-    """
-    given = _configuration(kind, config, what)
-    if isinstance(given, Mapping):
-        return kind.parse({**given, **fields}, what, newer)
-    return changed(given, fields, what) if fields else given
-
-
-def _configuration(kind: type[M], given: object, what: str) -> M | Mapping[str, Any]:
-    """Return what a user gives as a configuration; it may be in all that a server says of a stream or consumer."""
-    if isinstance(given, Model):
-        given = getattr(given, "config", given)
-    elif isinstance(given, Mapping):
-        given = own_configuration(given)
-    if given is None or isinstance(given, (kind, Mapping)):
-        return given or {}
-    raise OptionError(f"{what}: a {kind.__name__} or a mapping is needed, not {_shown(given)}")
-
-
-def own_configuration(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the configuration in what STREAM.INFO or CONSUMER.INFO says; another mapping as it is."""
-    config = given.get("config")
-    return config if isinstance(config, Mapping) else given
-
-
-def _shown(given: object) -> str:
-    """Return a value of the wrong type as text."""
-    return shown(given) if isinstance(given, (str, int, float)) else f"a {type(given).__name__}"
-
-
-def changed(config: M, fields: Mapping[str, Any], what: str) -> M:
-    """Return a copy with these fields, each replaced as a whole; None means its default. Raises `OptionError`."""
-    reset = {name: value for name, value in FOR_NEW.get(type(config), {}).items() if fields.get(name, value) is None}
-    try:
-        return config.changed(**{**fields, **reset})
-    except ValidationError as error:
-        raise OptionError(f"{what}: {complaint(error)}") from None
-
-
-def planned(actual: M, changes: object, fields: Mapping[str, Any], what: str) -> tuple[M, list[Difference]]:
-    """Return the configuration that an update leads to, and what it changes.
-
-    A model in ``changes`` is the whole configuration; a mapping and ``fields`` are the fields to change.
-    """
-    given = _configuration(type(actual), changes, what)
-    base, own = (actual, {**given, **fields}) if isinstance(given, Mapping) else (given, fields)
-    target = changed(base, own, what)
-    return target, differences(target, actual)
-
-
-#: Fields that not every supported server knows -> the API level from which on one does. An older one refuses them, or,
-#: before 2.12, leaves them out without a word.
-SINCE: Mapping[type[Model], Mapping[str, int]] = {
-    StreamConfig: {
-        "allow_msg_ttl": 1,
-        "subject_delete_marker_ttl": 1,
-        "allow_msg_counter": 2,
-        "allow_atomic": 2,
-        "allow_msg_schedules": 2,
-        "persist_mode": 2,
-        "allow_batched": 4,
-    },
-    ConsumerConfig: {"pause_until": 1, "priority_groups": 1, "priority_policy": 1, "priority_timeout": 1},
-}
-
-
-def needed(config: Model) -> list[tuple[int, str]]:
-    """Return what an old server does not know of a configuration: (API level, name); the newest last."""
-    kind = type(config)
-    needs = [
-        (level, name)
-        for name, level in SINCE[kind].items()
-        if getattr(config, name) not in (kind.model_fields[name].get_default(call_default_factory=True), NEVER)
-    ]
-    if isinstance(config, ConsumerConfig):
-        needs += [(2, "priority_policy prioritized")] if config.priority_policy == "prioritized" else []
-        needs += [(4, "ack_policy flow_control")] if config.ack_policy == "flow_control" else []
-    elif isinstance(config, StreamConfig):
-        copies = [("mirror", config.mirror), *(("sources", source) for source in config.sources)]
-        needs += [(4, f"{name}.consumer") for name, origin in copies if origin is not None and origin.consumer]
-    return sorted(needs)
+def _reason(rules: Mapping[str, Rule], field: str, wanted: Any, actual: Any) -> str:
+    """Return the reason of the rule that applies to a difference; "" if none applies."""
+    rule = rules.get(field.partition(".")[0])
+    if rule is None or not rule.applies(field, wanted, actual):
+        return ""
+    return rule.reason
