@@ -1,16 +1,17 @@
 """The files of a backup of a stream: `Draft` writes them, `opened` and `checked` read them.
 
-A backup is a directory, or a single tar file of it, with the two files that ``nats stream backup`` writes, and a third
-one of this package, `Manifest`::
+A backup is a directory, or a single tar file of it, with the two files that ``nats stream backup``
+writes, and a third one of this package, `Manifest`::
 
     backup.json            {"config": ..., "state": ...} of the stream when the backup began
     stream.tar.s2          the data as the server sent it: an S2 stream
     spark_jetstream.json   sizes, and the checksums of the other two
 
-An S2 stream is a chain of chunks; each begins with a byte for its kind and three bytes for its length. Since server
-2.15 the stream holds ``NATSARC1`` and the entries of an archive, before that a tar file of the server. The checksum of
-a chunk is that of its uncompressed content, and Python libraries read Snappy but not S2. So `Framing` follows the
-chain, which a damaged length or a cut breaks. The SHA-256 of the manifest, and the server, find other damage.
+An S2 stream is a chain of chunks; each begins with a byte for its kind and three bytes for its
+length. Since server 2.15 the stream holds ``NATSARC1`` and the entries of an archive, before that a
+tar file of the server. The checksum of a chunk is that of its uncompressed content, and Python
+libraries read Snappy but not S2. So `Framing` follows the chain, which a damaged length or a cut
+breaks. The SHA-256 of the manifest, and the server, find other damage.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import secrets
 import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,10 +38,15 @@ from spark_jetstream.admin.models.streams import StreamConfig, StreamState
 from spark_jetstream.errors import BackupError, OptionError, ProtocolError
 from spark_jetstream.protocol.json_text import json_object
 
-META, DATA, MANIFEST = "backup.json", "stream.tar.s2", "spark_jetstream.json"
-"""The names of the files of a backup."""
+# The names of the files of a backup.
+META = "backup.json"
+DATA = "stream.tar.s2"
+MANIFEST = "spark_jetstream.json"
 NAMES = ((META,), (DATA, "stream.arc.s2"), (MANIFEST,))
-"""The names that are read: later tools have another one for the data of a server from 2.15 on (jsm.go, backup.go)."""
+"""The names that are read.
+
+Later tools name the data of server 2.15 otherwise (jsm.go, backup.go).
+"""
 VERSION = 1
 """The version of the manifest."""
 SUFFIX = ".tar"
@@ -49,13 +55,17 @@ SUFFIX = ".tar"
 _IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 _MAGIC = b"NATSARC1"
 _OLD_MAGIC = b"meta.inf"  # the first file of the tar that servers before 2.15 send
-_COMPRESSED, _PLAIN = 0x00, 0x01
-_FIRST_SKIPPABLE, _LAST_SKIPPABLE = 0x80, 0xFE
+_COMPRESSED = 0x00
+_PLAIN = 0x01
+_FIRST_SKIPPABLE = 0x80
+_LAST_SKIPPABLE = 0xFE
+_HEAD = 4  # bytes: the kind of a chunk, and its length
 _CHECKSUM = 4  # bytes at the beginning of a chunk with content
 _LONGEST = (4 << 20) + (1 << 16)  # bytes of a chunk: S2 compresses 4 MiB at most
-# Bytes from the beginning of the stream that have either magic: the identifier, the head and the checksum of the first
-# chunk, and, of a compressed one, the length of its content and the tag of its first literal, five bytes at most each.
-_PEEK = len(_IDENTIFIER) + 4 + _CHECKSUM + 2 * 5 + len(_MAGIC)
+# Bytes from the beginning of the stream that have either magic: the identifier, the head and the
+# checksum of the first chunk, and, of a compressed one, the length of its content and the tag of
+# its first literal, five bytes at most each.
+_PEEK = len(_IDENTIFIER) + _HEAD + _CHECKSUM + 2 * 5 + len(_MAGIC)
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE = 1 << 20  # bytes read at a time
 _SMALL = 64 << 20  # bytes: more than the JSON files of any backup
@@ -86,7 +96,10 @@ class Manifest(Model):
 
     @classmethod
     def from_json(cls, content: bytes, where: str) -> Manifest:
-        """Read the file ``where``. Raises `BackupError` when it cannot be read, or has a later version."""
+        """Read the file ``where``.
+
+        Raises `BackupError` when it cannot be read, or has a later version.
+        """
         given = _object(content, where)
         version = given.get("version")
         if isinstance(version, int) and version > VERSION:
@@ -100,53 +113,68 @@ class Manifest(Model):
 
 
 class Framing:
-    """Follows the chunks of an S2 stream, fed in pieces of any size. `size` counts the bytes. Errors name `where`."""
+    """Follows the chunks of an S2 stream, fed in pieces of any size. `size` counts the bytes.
+
+    Errors name `where`.
+    """
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.size = 0
         self._start = bytearray()  # the first bytes, up to `_PEEK`, for `finish`
-        self._head = bytearray()  # what came of the head of the next chunk, fewer than four bytes
-        self._missing = len(_IDENTIFIER)  # bytes of the current chunk that have not come yet
+        self._head = bytearray()  # the received bytes of the next head, fewer than `_HEAD`
+        self._missing = len(_IDENTIFIER)  # bytes of the current chunk still to be received
 
     def feed(self, data: bytes) -> None:
         """Follow the next bytes. Raises `BackupError` where the chain breaks."""
         if len(self._start) < _PEEK:
             self._start += data[: _PEEK - len(self._start)]
             if not _IDENTIFIER.startswith(self._start[: len(_IDENTIFIER)]):
-                raise BackupError(f"damaged backup: {self.where} does not begin like S2-compressed data")
+                raise BackupError(
+                    f"damaged backup: {self.where} does not begin like S2-compressed data",
+                )
         at = 0
         while at < len(data):
-            if self._missing:
-                step = min(self._missing, len(data) - at)
-                self._missing -= step
-            else:
-                step = min(4 - len(self._head), len(data) - at)
-                self._head += data[at : at + step]
-                if len(self._head) == 4:
-                    self._missing = self._length(self.size + at + step)
-                    self._head.clear()
-            at += step
+            at += self._step(data, at)
         self.size += len(data)
 
-    def finish(self) -> bool:
-        """Return whether the data is an archive of server 2.15 or later, not a tar file of an earlier one.
+    def _step(self, data: bytes, at: int) -> int:
+        """Follow the current chunk, or its head, from ``at`` on; return the number of bytes."""
+        if self._missing:
+            count = min(self._missing, len(data) - at)
+            self._missing -= count
+            return count
+        count = min(_HEAD - len(self._head), len(data) - at)
+        self._head += data[at : at + count]
+        if len(self._head) == _HEAD:
+            self._missing = self._length(self.size + at + count)
+            self._head.clear()
+        return count
 
-        Raises `BackupError` when it is cut off, or is neither.
+    def finish(self) -> bool:
+        """Return whether the data is an archive of server 2.15 or later.
+
+        Earlier servers sent a tar file. Raises `BackupError` when it is cut off, or is neither.
         """
         if self._missing or self._head or self.size <= len(_IDENTIFIER):
             raise BackupError(f"damaged backup: {self.where} is cut off at byte {self.size}")
         archive = _MAGIC in self._start
         if not archive and _OLD_MAGIC not in self._start:
-            raise BackupError(f"{self.where} is not a backup of a stream: it does not begin like one")
+            raise BackupError(
+                f"{self.where} is not a backup of a stream: it does not begin like one",
+            )
         return archive
 
     def _length(self, at: int) -> int:
         """Return the length of the chunk whose head ends at this byte."""
-        kind, length = self._head[0], int.from_bytes(self._head[1:], "little")
-        content = kind in (_COMPRESSED, _PLAIN) and _CHECKSUM < length <= _LONGEST
-        if not (content or _FIRST_SKIPPABLE <= kind <= _LAST_SKIPPABLE):
-            raise BackupError(f"damaged backup: {self.where} has no valid chunk at byte {at - 4}")
+        kind = self._head[0]
+        length = int.from_bytes(self._head[1:], "little")
+        has_content = kind in (_COMPRESSED, _PLAIN) and _CHECKSUM < length <= _LONGEST
+        skippable = _FIRST_SKIPPABLE <= kind <= _LAST_SKIPPABLE
+        if not has_content and not skippable:
+            raise BackupError(
+                f"damaged backup: {self.where} has no valid chunk at byte {at - _HEAD}",
+            )
         return length
 
 
@@ -163,10 +191,11 @@ def _object(content: bytes, where: str) -> dict[str, Any]:
 
 
 class Draft:
-    """A backup that is being written; `target` appears when `complete` returns, for its owner alone.
+    """A backup that is being written.
 
-    Until then the files are beside it, under a name that begins with a dot and ends with ``.part``. Raises
-    `OptionError` when `target` exists, and `BackupError` when nothing can be written there.
+    `target` appears when `complete` returns, for its owner alone. Until then the files are beside
+    it, under a name that begins with a dot and ends with ``.part``. Raises `OptionError` when
+    `target` exists, and `BackupError` when nothing can be written there.
     """
 
     def __init__(self, target: Path) -> None:
@@ -175,7 +204,10 @@ class Draft:
         self._single = target.suffix == SUFFIX
         self._sum = hashlib.sha256()
         if not target.name:
-            raise OptionError(f"target must be the path of a new backup, not {target}", option="target")
+            raise OptionError(
+                f"target must be the path of a new backup, not {target}",
+                option="target",
+            )
         self._temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         with _writing(target):
             _refuse_existing(target)
@@ -186,7 +218,8 @@ class Draft:
             file.touch(mode=0o600, exist_ok=False)
             self._file: IO[bytes] = file.open("r+b")
             if self._single:
-                # The header needs the size, which is not known yet. Until it is written, this is no tar file.
+                # The header needs the size, which is not known yet. Until it is written, this is no
+                # tar file.
                 self._file.write(bytes(_BLOCK))
 
     @property
@@ -205,22 +238,37 @@ class Draft:
         """Add the other files, sync all to the disk, and rename it to `target`."""
         with _writing(self.target):
             if self._single:
-                self._file.write(bytes(-self.size % _BLOCK))
-                for name, content in others.items():
-                    self._file.write(_header(name, len(content)) + content + bytes(-len(content) % _BLOCK))
-                self._file.write(bytes(2 * _BLOCK))
-                self._file.seek(0)
-                self._file.write(_header(DATA, self.size))
-            _sync_and_close(self._file)
-            if not self._single:
-                for name, content in others.items():
-                    file = (self._temporary / name).open("xb")
-                    file.write(content)
-                    _sync_and_close(file)
-                if self.target.is_dir():
-                    self.target.rmdir()
+                self._complete_tar(others)
+            else:
+                self._complete_folder(others)
             _refuse_existing(self.target)
             self._temporary.rename(self.target)
+
+    def _complete_tar(self, others: Mapping[str, bytes]) -> None:
+        self._pad(self.size)
+        for name, content in others.items():
+            self._file.write(_header(name, len(content)))
+            self._file.write(content)
+            self._pad(len(content))
+        # Two empty blocks end a tar file.
+        self._file.write(bytes(2 * _BLOCK))
+        self._file.seek(0)
+        self._file.write(_header(DATA, self.size))
+        _sync_and_close(self._file)
+
+    def _pad(self, size: int) -> None:
+        """Fill the last block of an entry of this size."""
+        self._file.write(bytes(-size % _BLOCK))
+
+    def _complete_folder(self, others: Mapping[str, bytes]) -> None:
+        _sync_and_close(self._file)
+        for name, content in others.items():
+            file = (self._temporary / name).open("xb")
+            file.write(content)
+            _sync_and_close(file)
+        # An empty directory may be the target.
+        if self.target.is_dir():
+            self.target.rmdir()
 
     def discard(self) -> None:
         """Remove the files, unless they are complete."""
@@ -234,9 +282,9 @@ class Draft:
 
 @contextmanager
 def draft_folder(target: Path) -> Iterator[Path]:
-    """Yield a folder for backups, which becomes `target` at the end; after an error it stays, as ``TARGET.part``.
+    """Yield a folder for backups, which becomes `target` at the end.
 
-    Its owner alone can read it.
+    After an error it stays, as ``TARGET.part``. Its owner alone can read it.
     """
     part = target.with_name(f"{target.name}.part")
     with _writing(target):
@@ -249,7 +297,9 @@ def draft_folder(target: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Saved:
-    """An open backup. Its `data`, of `size` bytes, is not checked yet; `manifest` is None for one of another tool.
+    """An open backup.
+
+    Its `data`, of `size` bytes, is not checked yet; `manifest` is None for one of another tool.
 
     `config` and `state` are those of the stream when the backup began.
     """
@@ -271,27 +321,36 @@ def opened(source: Path) -> Iterator[Saved]:
     with contextlib.ExitStack() as stack:
         with _reading(source):
             meta_file, data, manifest_file = _files(source, stack)
-            content, description = (file.read(_SMALL) if file else b"" for file in (meta_file, manifest_file))
+            meta = b"" if meta_file is None else meta_file.read(_SMALL)
+            description = b"" if manifest_file is None else manifest_file.read(_SMALL)
             size = 0 if data is None else data.seek(0, io.SEEK_END)
         if meta_file is None or data is None:
             missing = source / (META if meta_file is None else DATA)
             problem = f"{missing} is missing, or no plain file"
             raise BackupError(f"{problem}: {source} is not a backup of a stream, or not complete")
-        manifest = None if manifest_file is None else Manifest.from_json(description, str(source / MANIFEST))
-        if manifest is not None and hashlib.sha256(content).hexdigest() != manifest.meta_sha256:
-            raise BackupError(_differs(source / META))
-        where = str(source / META)
-        given = _object(content, where)
-        config, state = given.get("config"), given.get("state")
-        if not (isinstance(config, dict) and isinstance(state, dict)):
-            raise BackupError(f"damaged backup: {where} has no config or no state")
-        try:
-            context = f"read {where}"
-            described = StreamConfig.from_server(config, context), StreamState.from_server(state, context)
-        except ProtocolError as error:
-            raise BackupError(f"damaged backup: {error}") from None
+        manifest = None
+        if manifest_file is not None:
+            manifest = Manifest.from_json(description, str(source / MANIFEST))
+            if hashlib.sha256(meta).hexdigest() != manifest.meta_sha256:
+                raise BackupError(_differs(source / META))
+        config, state = _described(meta, str(source / META))
         data.seek(0)
-        yield Saved(source, *described, manifest, data, size)
+        yield Saved(source, config, state, manifest, data, size)
+
+
+def _described(content: bytes, where: str) -> tuple[StreamConfig, StreamState]:
+    """Return configuration and state of the stream in the file ``where``. Raises `BackupError`."""
+    given = _object(content, where)
+    config = given.get("config")
+    state = given.get("state")
+    if not (isinstance(config, dict) and isinstance(state, dict)):
+        raise BackupError(f"damaged backup: {where} has no config or no state")
+    context = f"read {where}"
+    try:
+        stream_config = StreamConfig.from_server(config, context)
+        return stream_config, StreamState.from_server(state, context)
+    except ProtocolError as error:
+        raise BackupError(f"damaged backup: {error}") from None
 
 
 def saved_name(source: Path) -> str:
@@ -301,7 +360,10 @@ def saved_name(source: Path) -> str:
 
 
 def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) -> bool:
-    """Read all data, and leave the file at its beginning. Returns and raises what `Framing.finish` does."""
+    """Read all data, and leave the file at its beginning.
+
+    Returns and raises what `Framing.finish` does.
+    """
     where = saved.source / DATA
     framing = Framing(str(where))
     digest = hashlib.sha256()
@@ -319,35 +381,71 @@ def checked(saved: Saved, progress: Callable[[int, int], None] | None = None) ->
 
 
 def _differs(path: Path) -> str:
-    return f"damaged backup: {path} is not what was written (its SHA-256 differs from the one in {MANIFEST})"
+    difference = f"its SHA-256 differs from the one in {MANIFEST}"
+    return f"damaged backup: {path} is not what was written ({difference})"
 
 
 def _files(source: Path, stack: contextlib.ExitStack) -> list[IO[bytes] | None]:
     """Open the description, the data and the manifest, each None if it is missing."""
     if source.is_dir():
-        paths = [next(filter(Path.is_file, map(source.joinpath, names)), None) for names in NAMES]
-        return [None if path is None else stack.enter_context(path.open("rb")) for path in paths]
+        return [_folder_file(source, names, stack) for names in NAMES]
     if not stat.S_ISREG(source.stat().st_mode):
         raise BackupError(f"cannot read the backup {source}: it is neither a directory nor a file")
     file = stack.enter_context(_TarSource(source))
     try:
         archive = stack.enter_context(tarfile.TarFile(fileobj=file))
-        plain = [member for member in archive if member.isfile() and not member.issparse()]
-    except (ValueError, OverflowError, RecursionError) as error:  # for headers that it does not check
+        members = _plain_members(archive)
+    except (ValueError, OverflowError, RecursionError) as error:
+        # `tarfile` raises these for headers that it does not check.
         raise tarfile.ReadError(str(error)) from None
     file.allowed = None
-    members = {PurePosixPath(member.name): member for member in plain}
+    folder = _backup_folder(members, source)
+    files: list[IO[bytes] | None] = []
+    for names in NAMES:
+        paths = [folder / name for name in names]
+        member = next((members[path] for path in paths if path in members), None)
+        files.append(None if member is None else archive.extractfile(member))
+    return files
+
+
+def _folder_file(
+    folder: Path,
+    names: tuple[str, ...],
+    stack: contextlib.ExitStack,
+) -> IO[bytes] | None:
+    """Open the first of these files that exists; return None if none does."""
+    for name in names:
+        path = folder / name
+        if path.is_file():
+            return stack.enter_context(path.open("rb"))
+    return None
+
+
+def _plain_members(archive: tarfile.TarFile) -> dict[PurePosixPath, tarfile.TarInfo]:
+    """Return the files of a tar file, without links, devices and sparse files."""
+    members = {}
+    for member in archive:
+        if member.isfile() and not member.issparse():
+            members[PurePosixPath(member.name)] = member
+    return members
+
+
+def _backup_folder(members: Iterable[PurePosixPath], source: Path) -> PurePosixPath:
+    """Return the folder of the backup in a tar file. Raises `BackupError` for several backups."""
     # In a tar file that was made of the directory, its name is in front of the others.
     folders = sorted(path.parent for path in members if path.name == META)
     if len(folders) > 1:
-        raise BackupError(f"{source} has several backups, as {folders[0]} and {folders[1]}: unpack it, and name one")
-    folder = next(iter(folders), PurePosixPath())
-    chosen = [next(filter(None, (members.get(folder / name) for name in names)), None) for names in NAMES]
-    return [None if member is None else archive.extractfile(member) for member in chosen]
+        raise BackupError(
+            f"{source} has several backups, as {folders[0]} and {folders[1]}: unpack it, and name one",
+        )
+    return folders[0] if folders else PurePosixPath()
 
 
 class _TarSource(io.BufferedReader):
-    """A tar file. While it is listed, no header can make `tarfile` read without end, or much at once."""
+    """A tar file.
+
+    While it is listed, no header can make `tarfile` read without end, or much at once.
+    """
 
     def __init__(self, source: Path) -> None:
         super().__init__(io.FileIO(source))
@@ -378,7 +476,10 @@ def _sync_and_close(file: IO[bytes]) -> None:
 def _refuse_existing(target: Path) -> None:
     empty = target.is_dir() and target.suffix != SUFFIX and not any(target.iterdir())
     if os.path.lexists(target) and not empty:
-        raise OptionError(f"{target} exists already: choose another target, or remove it", option="target")
+        raise OptionError(
+            f"{target} exists already: choose another target, or remove it",
+            option="target",
+        )
 
 
 @contextmanager
@@ -394,6 +495,8 @@ def _reading(source: Path) -> Iterator[None]:
     try:
         yield
     except tarfile.TarError as error:
-        raise BackupError(f"damaged backup: {source} is neither a directory nor a whole tar file ({error})") from error
+        raise BackupError(
+            f"damaged backup: {source} is neither a directory nor a whole tar file ({error})",
+        ) from error
     except OSError as error:
         raise BackupError(f"cannot read the backup {source}: {error.strerror or error}") from error

@@ -17,13 +17,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from spark_jetstream.admin.models.asked import own_configuration
-from spark_jetstream.admin.models.base import rendered
+from spark_jetstream.admin.models.base import Model, rendered
 from spark_jetstream.admin.models.consumers import ConsumerConfig
 from spark_jetstream.admin.models.streams import StreamConfig
 from spark_jetstream.errors import OptionError
@@ -47,20 +48,24 @@ class Wanted:
 def read_wanted(
     *described: str | os.PathLike[str] | Mapping[str, Any], newer: Callable[[], bool] | None = None
 ) -> tuple[Wanted, ...]:
-    """Read descriptions: mappings, or files, YAML where the name ends in ``.yaml`` or ``.yml``, else JSON.
+    """Read descriptions: mappings, or files.
 
-    Raises `OptionError`, which names the file. ``newer`` is that of `Model.parse`.
+    A file is YAML where the name ends in ``.yaml`` or ``.yml``, else JSON. Raises `OptionError`,
+    which names the file. ``newer`` is that of `Model.parse`.
     """
     streams: dict[str, tuple[Wanted, str]] = {}
     for number, given in enumerate(described, start=1):
-        where = f"description {number}" if isinstance(given, Mapping) else file_path("description", given)
-        documents = [given] if isinstance(given, Mapping) else file_content(where, where)
+        if isinstance(given, Mapping):
+            where = f"description {number}"
+            documents = [given]
+        else:
+            where = file_path("description", given)
+            documents = file_content(where, where)
         for wanted in wanted_in(documents, where, newer=newer):
             name = wanted.stream.name
             if name in streams:
-                raise OptionError(
-                    f"{where}: stream {name} is described in {streams[name][1]} already",
-                )
+                _, before = streams[name]
+                raise OptionError(f"{where}: stream {name} is described in {before} already")
             streams[name] = wanted, where
     return tuple(wanted for wanted, _ in streams.values())
 
@@ -68,20 +73,25 @@ def read_wanted(
 def description(
     stream: StreamConfig, consumers: Iterable[ConsumerConfig] = (), *, readable: bool = True
 ) -> dict[str, Any]:
-    """Return the description of a stream and its consumers, without the metadata that the server adds.
+    """Return the description of a stream and its consumers.
 
-    ``readable``: only fields that do not have their default, with durations and sizes as text.
-    Otherwise all fields with integers, which ``nats stream add --config`` reads.
+    It lacks the metadata that the server adds. ``readable``: only fields that do not have their
+    default, with durations and sizes as text. Otherwise all fields with integers, which ``nats
+    stream add --config`` reads.
     """
-    configs: tuple[StreamConfig | ConsumerConfig, ...] = (stream, *consumers)
-    first, *others = (_described(config) if readable else config.body() for config in configs)
-    return first | ({_CONSUMERS: others} if others else {})
+    describe = _described if readable else Model.body
+    fields = describe(stream)
+    others = [describe(consumer) for consumer in consumers]
+    return {**fields, _CONSUMERS: others} if others else fields
 
 
 def _described(config: StreamConfig | ConsumerConfig) -> dict[str, Any]:
+    """Return the fields that do not have their default, as text that people read."""
     own = config.model_copy(update={"metadata": config.own_metadata})
-    fields = type(config).model_fields.items()
-    default = {name for name, field in fields if getattr(own, name) == field.get_default(call_default_factory=True)}
+    default = set()
+    for name, field in type(config).model_fields.items():
+        if getattr(own, name) == field.get_default(call_default_factory=True):
+            default.add(name)
     if isinstance(config, ConsumerConfig) and config.name == config.durable_name:
         default.add("name")
     return {name: value for name, value in rendered(own).items() if name not in default}
@@ -99,8 +109,9 @@ def file_content(path: str, what: str) -> list[Any]:
         raise OptionError(f"{what}: the file cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise OptionError(f"{what}: the file is not text (UTF-8)") from None
-    is_yaml = os.path.splitext(path)[1].lower() in _YAML
-    return yaml_documents(text, what) if is_yaml else [json_document(text, what)]
+    if os.path.splitext(path)[1].lower() in _YAML:
+        return yaml_documents(text, what)
+    return [json_document(text, what)]
 
 
 def json_document(text: str, what: str) -> Any:
@@ -112,14 +123,16 @@ def json_document(text: str, what: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
-            twice = next(key for key in value if sum(key == name for name, _ in pairs) > 1)
+            counts = Counter(name for name, _ in pairs)
+            twice = next(name for name, count in counts.items() if count > 1)
             raise OptionError(f"{what}: {shown(twice)} appears twice in one object")
         return value
 
     try:
         return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        problem = f"{error.msg[:1].lower()}{error.msg[1:]} in line {error.lineno}, column {error.colno}"
+        reason = f"{error.msg[:1].lower()}{error.msg[1:]}"
+        problem = f"{reason} in line {error.lineno}, column {error.colno}"
     except RecursionError:
         problem = "it is nested too deeply"
     except OptionError:
@@ -136,38 +149,42 @@ def yaml_documents(text: str, what: str) -> list[Any]:
     """
     yaml = _yaml(f"{what}: reading")
     try:
-        loader = yaml.SafeLoader(text)
-        # As a `datetime` a time would lose its nanoseconds.
-        loader.yaml_implicit_resolvers = {
-            first: [(tag, pattern) for tag, pattern in resolvers if tag != _YAML_TIME]
-            for first, resolvers in loader.yaml_implicit_resolvers.items()
-        }
-        documents = []
-        while loader.check_node():
-            node = loader.get_node()
-            twice = next(_twice(node, set()), None)
-            if twice is not None:
-                name, line = twice
-                raise OptionError(f"{what}: {shown(name)} appears twice, again in line {line}")
-            documents.append(loader.construct_document(node))
-        return documents
+        return _constructed(yaml.SafeLoader(text), what)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
+        problem = _yaml_problem(error)
     except OptionError:
         raise
-    except (
-        RecursionError,
-        ValueError,
-        LookupError,
-        AttributeError,
-    ):  # what PyYAML's constructors do not check
-        where, problem = (
-            "",
-            "it is nested too deeply, or holds a malformed number, time or truth value",
-        )
-    raise OptionError(f"{what}: this is not valid YAML: {problem}{where}")
+    except (RecursionError, ValueError, LookupError, AttributeError):
+        # PyYAML's constructors do not check their text.
+        problem = "it is nested too deeply, or holds a malformed number, time or truth value"
+    raise OptionError(f"{what}: this is not valid YAML: {problem}")
+
+
+def _constructed(loader: Any, what: str) -> list[Any]:
+    """Return the documents of a loader. Raises `OptionError` for a key that appears twice."""
+    # As a `datetime` a time would lose its nanoseconds.
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _YAML_TIME]
+        for first, resolvers in loader.yaml_implicit_resolvers.items()
+    }
+    documents = []
+    while loader.check_node():
+        node = loader.get_node()
+        twice = next(_twice(node, set()), None)
+        if twice is not None:
+            name, line = twice
+            raise OptionError(f"{what}: {shown(name)} appears twice, again in line {line}")
+        documents.append(loader.construct_document(node))
+    return documents
+
+
+def _yaml_problem(error: Exception) -> str:
+    """Return the problem that a `YAMLError` names, and its place."""
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return problem
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def yaml_text(value: Any) -> str:
@@ -189,7 +206,10 @@ def _yaml(what: str) -> ModuleType:
 
 
 def _twice(node: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
-    """Yield keys that a mapping has twice, with their lines; ``seen`` has the ids of nodes that were visited."""
+    """Yield keys that a mapping has twice, with their lines.
+
+    ``seen`` has the ids of the nodes that were visited.
+    """
     if id(node) in seen or not isinstance(node.value, list):
         return
     seen.add(id(node))
@@ -213,9 +233,10 @@ def wanted_in(
     *,
     newer: Callable[[], bool] | None = None,
 ) -> tuple[Wanted, ...]:
-    """Return the descriptions in documents, in their order; ``name`` is for a stream that is described without one.
+    """Return the descriptions in documents, in their order.
 
-    Raises `OptionError`, which begins with ``what``. ``newer`` is that of `Model.parse`.
+    ``name`` is for a stream that is described without one. Raises `OptionError`, which begins with
+    ``what``. ``newer`` is that of `Model.parse`.
     """
     streams: dict[str, Wanted] = {}
     for described, key in _descriptions(documents, what):
@@ -238,19 +259,27 @@ def _descriptions(
 ) -> Iterator[tuple[Mapping[str, Any], str | None]]:
     """Yield each description, and its key in an object of several."""
     for document in documents:
-        for entry in document if isinstance(document, list) else [document]:
+        if document is None:
+            # An empty document describes nothing.
+            continue
+        entries = document if isinstance(document, list) else [document]
+        for entry in entries:
             if not isinstance(entry, Mapping):
-                if entry is not None or isinstance(
-                    document,
-                    list,
-                ):  # an empty document describes nothing
-                    raise OptionError(
-                        f"{what}: a stream is described by an object with its fields, not by {_type_text(entry)}"
-                    )
-            elif entry and not entry.keys() & _FIELDS and all(isinstance(value, Mapping) for value in entry.values()):
-                yield from ((value, str(key)) for key, value in entry.items())
+                raise OptionError(
+                    f"{what}: a stream is described by an object with its fields, not by {_type_text(entry)}",
+                )
+            if _has_streams(entry):
+                for key, value in entry.items():
+                    yield value, str(key)
             else:
                 yield entry, None
+
+
+def _has_streams(entry: Mapping[Any, Any]) -> bool:
+    """Return whether an object has descriptions by the names of streams, not the fields of one."""
+    if not entry or entry.keys() & _FIELDS:
+        return False
+    return all(isinstance(value, Mapping) for value in entry.values())
 
 
 def _wanted(
@@ -259,6 +288,7 @@ def _wanted(
     name: str | None,
     newer: Callable[[], bool] | None,
 ) -> Wanted:
+    """Return a described stream and its consumers; ``name`` is for one without a name."""
     config = own_configuration(described)
     fields = {key: value for key, value in config.items() if key != _CONSUMERS}
     if fields.get("name") is None:
@@ -266,30 +296,40 @@ def _wanted(
             raise OptionError(f"{what}: a stream is described without its name")
         fields["name"] = name
     stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}", newer)
+    where = f"{what}: stream {stream.name}"
     consumers = config.get(_CONSUMERS) or described.get(_CONSUMERS) or []
     if not isinstance(consumers, list):
-        raise OptionError(
-            f"{what}: stream {stream.name}: consumers must be a list, not {_type_text(consumers)}",
-        )
+        raise OptionError(f"{where}: consumers must be a list, not {_type_text(consumers)}")
     configs: dict[str, ConsumerConfig] = {}
     for at, entry in enumerate(consumers, start=1):
-        where = f"{what}: stream {stream.name}, consumer {at}"
-        if not isinstance(entry, Mapping):
-            expected = "an object with its fields"
-            raise OptionError(
-                f"{where}: a consumer is described by {expected}, not by {_type_text(entry)}",
-            )
-        consumer = ConsumerConfig.parse(own_configuration(entry), where, newer)
+        place = f"{where}, consumer {at}"
+        consumer = _wanted_consumer(entry, place, newer)
         known = consumer.name or consumer.durable_name
-        if not consumer.durable_name and not (known and consumer.inactive_threshold):
-            raise OptionError(
-                f"{where}: it needs a durable_name (or a name and an inactive_threshold): without it the server "
-                "removes the consumer when it is unused"
-            )
         if known in configs:
-            raise OptionError(f"{where}: consumer {known} is described twice")
+            raise OptionError(f"{place}: consumer {known} is described twice")
         configs[known] = consumer
     return Wanted(stream, tuple(configs.values()))
+
+
+def _wanted_consumer(
+    described: Any,
+    where: str,
+    newer: Callable[[], bool] | None,
+) -> ConsumerConfig:
+    """Return a described consumer. Raises `OptionError` for one that the server would remove."""
+    if not isinstance(described, Mapping):
+        raise OptionError(
+            f"{where}: a consumer is described by an object with its fields, not by {_type_text(described)}",
+        )
+    consumer = ConsumerConfig.parse(own_configuration(described), where, newer)
+    named = consumer.name or consumer.durable_name
+    lasting = consumer.durable_name or (named and consumer.inactive_threshold)
+    if not lasting:
+        raise OptionError(
+            f"{where}: it needs a durable_name (or a name and an inactive_threshold): "
+            "without it the server removes the consumer when it is unused"
+        )
+    return consumer
 
 
 def _type_text(value: object) -> str:
