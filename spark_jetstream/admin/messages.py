@@ -1,4 +1,7 @@
-"""Messages of streams: publish one, read one or many, delete one. Direct Get: ADR-31 "JetStream Direct Get"."""
+"""Messages of streams: publish one, read one or many, delete one.
+
+Direct Get: ADR-31 "JetStream Direct Get".
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from spark_jetstream.admin.api import Api, moment, positive, publish_subject, stream_name, subject_filter
+from spark_jetstream.admin.api import (
+    Api,
+    moment,
+    positive,
+    publish_subject,
+    stream_name,
+    subject_filter,
+)
 from spark_jetstream.admin.models.messages import DoneReply, MessageReply, PubAck, StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
@@ -67,12 +77,14 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
         request = jsapi.request_body(subject=subject)
         try:
             reply = api.connection.ask(at, request, context=context, timeout=seconds)
-        except NoResponders:  # the account has no JetStream
+        except NoResponders:
+            # The account has no JetStream.
             raise
         except JetStreamError as error:
             log.info("cannot see whether a stream captures %s: %s", subject, error)
             return
-        # The API of another account (option apiPrefix) may have other subjects than those that one publishes to.
+        # The API of another account (option apiPrefix) may have other subjects than those that one
+        # publishes to.
         if not reply.get("streams") and api.options.api_prefix is None:
             meant = nearest_subject(api.connect, subject)
             problem = f"cannot {context}: no stream captures this subject{meant}"
@@ -85,28 +97,38 @@ def publish(api: Api, subject: str, data: str | bytes, headers: Mapping[str, str
 
 def check_header(name: Any, value: Any) -> None:
     """Raise `OptionError` for a header that a message cannot have."""
-    if not _HEADER_NAME.fullmatch(str(name)) or not isinstance(value, str) or _NO_VALUE.search(value):
-        raise OptionError(
-            f"header {shown(name)} is not possible: names are letters, digits and dashes, values one line in UTF-8"
-        )
+    has_name = _HEADER_NAME.fullmatch(str(name)) is not None
+    has_value = isinstance(value, str) and not _NO_VALUE.search(value)
+    if not (has_name and has_value):
+        forms = "names are letters, digits and dashes, values one line in UTF-8"
+        raise OptionError(f"header {shown(name)} is not possible: {forms}")
 
 
 def store(
-    api: Api, subject: str, data: bytes, headers: Mapping[str, str], context: str, look: Callable[[float], None]
+    api: Api,
+    subject: str,
+    data: bytes,
+    headers: Mapping[str, str],
+    context: str,
+    look: Callable[[float], None],
 ) -> PubAck:
     """Publish a message and return what confirms it.
 
-    Without a confirmation ``look`` is called, with the seconds that it may take: it raises when there is no such
-    stream. During an election the message is sent again for option ``requestTimeout``: nothing was stored then.
+    Without a confirmation ``look`` is called, with the seconds that it may take: it raises when
+    there is no such stream. During an election the message is sent again for option
+    ``requestTimeout``: nothing was stored then.
     """
     connection = api.connection
     check_size(connection, data, [*headers.items()], context)
-    deadline, backoff = Deadline(api.options.request_timeout), Backoff()
+    deadline = Deadline(api.options.request_timeout)
+    backoff = Backoff()
+    given = dict(headers) or None
     while True:
         try:
-            payload = connection.request(subject, data, context=context, headers=dict(headers) or None)
+            payload = connection.request(subject, data, context=context, headers=given)
             return PubAck.from_server(jsapi.reply(payload, context), context)
-        except RequestTimeout:  # a stream, or another subscriber, got the message
+        except RequestTimeout:
+            # A stream, or another subscriber, got the message.
             look(_LOOK)
             raise
         except NoResponders:
@@ -121,8 +143,9 @@ def store(
 
 def check_size(connection: Connection, data: bytes, headers: Pairs, context: str) -> None:
     """Raise `JetStreamError` for a message that is larger than the server allows."""
-    size = len(data) + sum(len(f"{name}: {text}\r\n".encode()) for name, text in headers)
-    size += _HEADER_BYTES if headers else 0
+    size = len(data) + (_HEADER_BYTES if headers else 0)
+    for name, text in headers:
+        size += len(f"{name}: {text}\r\n".encode())
     if size > connection.max_payload:
         raise JetStreamError(
             f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no more than "
@@ -131,16 +154,24 @@ def check_size(connection: Connection, data: bytes, headers: Pairs, context: str
 
 
 def check_place(ack: PubAck, prefix: str, context: str, stream: str = "") -> None:
-    """Raise `JetStreamError` when another stream than ``stream``, or one of another domain, has stored a message."""
+    """Raise `JetStreamError` when another stream than ``stream`` has stored a message.
+
+    A stream of another domain is another one too.
+    """
     domain = _DOMAIN.fullmatch(prefix)
     if (stream and ack.stream != stream) or (domain is not None and ack.domain != domain[1]):
         place = f"stream {ack.stream}" + (f" of domain {ack.domain}" if ack.domain else "")
         wanted = stream or f"a stream of domain {domain[1] if domain else ''}"
-        raise JetStreamError(f"cannot {context}: {place} has stored it (sequence {ack.seq}), not {wanted}")
+        raise JetStreamError(
+            f"cannot {context}: {place} has stored it (sequence {ack.seq}), not {wanted}",
+        )
 
 
 def octets(value: Any, what: str) -> bytes:
-    """Return a value as bytes; text as UTF-8. Raises `OptionError`, which calls it ``what``, for any other type."""
+    """Return a value as bytes; text as UTF-8.
+
+    Raises `OptionError`, which calls it ``what``, for any other type.
+    """
     if isinstance(value, str):
         try:
             return value.encode()
@@ -154,12 +185,12 @@ def octets(value: Any, what: str) -> bytes:
 class Messages:
     """The messages of an account's streams; ``admin.messages``.
 
-    The leader of the stream answers for single messages, and never lags. With ``direct`` they are read by Direct Get,
-    for accounts that may do no more: any replica or mirror answers, which may lag. `NoResponders` is raised where the
-    stream does not allow it (``allow_direct``).
+    The leader of the stream answers for single messages, and never lags. With ``direct`` they are
+    read by Direct Get, for accounts that may do no more: any replica or mirror answers, which may
+    lag. `NoResponders` is raised where the stream does not allow it (``allow_direct``).
 
-    All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked for; `OptionError`
-    for an argument that cannot be one.
+    All methods raise what `Api` raises; `StreamNotFound` and `MessageNotFound` name what was asked
+    for; `OptionError` for an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -168,26 +199,62 @@ class Messages:
 
     def get(self, stream: str, sequence: int, *, direct: bool = False) -> StoredMessage:
         """Return the message with a sequence. Raises `MessageNotFound`."""
-        return self._get(stream, jsapi.request_body(seq=positive(sequence)), f"get message {sequence} of", direct)
+        return self._get(
+            stream,
+            jsapi.request_body(seq=positive(sequence)),
+            f"get message {sequence} of",
+            direct,
+        )
 
     def last(self, stream: str, subject: str = ">", *, direct: bool = False) -> StoredMessage:
         """Return the last message on a subject (wildcards allowed). Raises `MessageNotFound`."""
-        request, context = jsapi.request_body(last_by_subj=subject_filter(subject)), f"get the last {subject} of"
-        if direct and not {"*", ">"} & set(subject.split(".")):
+        request = jsapi.request_body(last_by_subj=subject_filter(subject))
+        context = f"get the last {subject} of"
+        has_wildcards = not {"*", ">"}.isdisjoint(subject.split("."))
+        if direct and not has_wildcards:
             # This form has the subject in its own, so that permissions can name it.
-            return self._get_directly(stream, b"", f"{context} stream {stream}", jsapi.DIRECT_GET_LAST, subject)
+            return self._get_directly(
+                stream,
+                b"",
+                f"{context} stream {stream}",
+                jsapi.DIRECT_GET_LAST,
+                subject,
+            )
         return self._get(stream, request, context, direct)
 
-    def next(self, stream: str, subject: str = ">", sequence: int = 1, *, direct: bool = False) -> StoredMessage:
-        """Return the first message on a subject (wildcards allowed) from a sequence on. Raises `MessageNotFound`."""
-        request = jsapi.request_body(seq=positive(sequence), next_by_subj=subject_filter(subject))
-        return self._get(stream, request, f"get the first {subject} from sequence {sequence} on of", direct)
+    def next(
+        self,
+        stream: str,
+        subject: str = ">",
+        sequence: int = 1,
+        *,
+        direct: bool = False,
+    ) -> StoredMessage:
+        """Return the first message on a subject (wildcards allowed) from a sequence on.
 
-    def since(self, stream: str, time: Any, subject: str = ">", *, direct: bool = False) -> StoredMessage:
+        Raises `MessageNotFound`.
+        """
+        request = jsapi.request_body(seq=positive(sequence), next_by_subj=subject_filter(subject))
+        return self._get(
+            stream,
+            request,
+            f"get the first {subject} from sequence {sequence} on of",
+            direct,
+        )
+
+    def since(
+        self,
+        stream: str,
+        time: Any,
+        subject: str = ">",
+        *,
+        direct: bool = False,
+    ) -> StoredMessage:
         """Return the first message on a subject (wildcards allowed) stored at a time or later.
 
-        ``time`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since the epoch. Raises
-        `MessageNotFound`, and `JetStreamError` where the server is older than 2.11.
+        ``time`` is an aware `datetime`, text such as ``2026-03-01T12:00:00Z``, or nanoseconds since
+        the epoch. Raises `MessageNotFound`, and `JetStreamError` where the server is older than
+        2.11.
         """
         start = moment("time", time)
         context = f"get the first {subject} since {start} of"
@@ -203,17 +270,22 @@ class Messages:
     def last_of_each(
         self, stream: str, *subject: str, sequence: int | None = None, time: Any = None
     ) -> list[StoredMessage]:
-        """Return the last message of each subject (wildcards allowed) as of one moment, in the order of the stream.
+        """Return the last message of each subject (wildcards allowed) as of one moment.
 
-        The moment is now, or up to a sequence, or a time. Raises `NoResponders` when the stream does not allow Direct
-        Get, `JetStreamError` when more than 1,024 subjects match or the server is older than 2.11.
+        They have the order of the stream. The moment is now, or up to a sequence, or a time. Raises
+        `NoResponders` when the stream does not allow Direct Get, `JetStreamError` when more than
+        1,024 subjects match or the server is older than 2.11.
         """
         filters = [subject_filter(filter_) for filter_ in subject or (">",)]
-        context = f"get the last message of each {', '.join(filters)} of stream {stream_name(stream)}"
+        listed = ", ".join(filters)
+        context = f"get the last message of each {listed} of stream {stream_name(stream)}"
         if sequence is not None and time is not None:
             raise OptionError(f"cannot {context}: sequence and time cannot be set together")
-        limit: dict[str, Any] = {"up_to_seq": positive(sequence)} if sequence is not None else {}
-        limit |= {"up_to_time": moment("time", time)} if time is not None else {}
+        limit: dict[str, Any] = {}
+        if sequence is not None:
+            limit = {"up_to_seq": positive(sequence)}
+        if time is not None:
+            limit = {"up_to_time": moment("time", time)}
         self._api.need(1, context)
         if time is not None and not self._finds_times():
             end, _ = self._search(stream, limit["up_to_time"], ">", direct=True)
@@ -237,49 +309,73 @@ class Messages:
     ) -> Iterator[StoredMessage]:
         """Return messages in order, up to the one that is the last when the iteration begins.
 
-        Only messages on ``subject`` (wildcards allowed), from ``sequence`` on, stored at the time ``since`` or later,
-        and at most ``count``. They are read in batches where the stream allows Direct Get, else one by one; ``direct``
-        insists on batches (True), or on single messages from the leader (False).
+        Only messages on ``subject`` (wildcards allowed), from ``sequence`` on, stored at the time
+        ``since`` or later, and at most ``count``. They are read in batches where the stream allows
+        Direct Get, else one by one; ``direct`` insists on batches (True), or on single messages
+        from the leader (False).
 
         Raises:
             DataLossError: The stream was deleted or created again.
-            JetStreamError: ``direct`` is True, and the stream does not allow it or the server is older than 2.11.
+            JetStreamError: ``direct`` is True, and the stream does not allow it or the server is
+                older than 2.11.
         """
+        first = positive(sequence)
         if since is not None:
             try:
-                sequence = max(positive(sequence), self.since(stream, since, subject or ">").seq)
+                found = self.since(stream, since, subject or ">")
             except MessageNotFound:
                 return
+            first = max(first, found.seq)
         if count is not None and count < 1:
             return
         info = self._streams.load(stream)
-        first, end = max(positive(sequence), info.state.first_seq), info.state.last_seq + 1
+        first = max(first, info.state.first_seq)
+        end = info.state.last_seq + 1
         if first >= end:
             return
-        # Behind a leaf node the JetStream that answers has another version than the server of the connection.
-        batches = self._api.connection.can(DIRECT_BATCHES) and self._api.level() != 0
+        batches = self._reads_batches()
         allowed = info.config.allow_direct and batches
         if direct and not allowed:
-            raise JetStreamError(f"stream {stream} does not allow direct reads (allow_direct, and server 2.11)")
+            raise JetStreamError(
+                f"stream {stream} does not allow direct reads (allow_direct, and server 2.11)",
+            )
         if allowed and direct is not False:
             messages = self._in_batches(info, subject, first, end, min(count or BATCH, BATCH))
         else:
             messages = self._one_by_one(info, subject, first, end)
         yield from itertools.islice(messages, count)
 
+    def _reads_batches(self) -> bool:
+        """Return whether the server answers a Direct Get for several messages."""
+        # Behind a leaf node the JetStream that answers has another version than the server of the
+        # connection. Level 0 of its API is that of servers before 2.11.
+        return self._api.connection.can(DIRECT_BATCHES) and self._api.level() != 0
+
     def erase(self, stream: str, sequence: int) -> None:
-        """Delete a message and overwrite it on the disk, as data protection may demand. Raises `MessageNotFound`."""
+        """Delete a message and overwrite it on the disk, as data protection may demand.
+
+        Raises `MessageNotFound`.
+        """
         self._delete(stream, sequence, {"seq": positive(sequence)}, "erase")
 
     def delete(self, stream: str, sequence: int) -> None:
-        """Delete a message, without overwriting it on the disk, which is faster. Raises `MessageNotFound`."""
+        """Delete a message, without overwriting it on the disk, which is faster.
+
+        Raises `MessageNotFound`.
+        """
         self._delete(stream, sequence, {"seq": positive(sequence), "no_erase": True}, "delete")
 
     def _finds_times(self) -> bool:
         """Return whether the server surely finds the first message since a time."""
         return FIRST_SINCE.is_at(self._api.level() or 0)
 
-    def _search(self, stream: str, start: Timestamp, subject: str, direct: bool) -> tuple[int, tuple[int, int] | None]:
+    def _search(
+        self,
+        stream: str,
+        start: Timestamp,
+        subject: str,
+        direct: bool,
+    ) -> tuple[int, tuple[int, int] | None]:
         """Return what `search_time` does, of the whole stream."""
 
         def peek(sequence: int) -> tuple[int, int] | None:
@@ -288,9 +384,13 @@ class Messages:
                 return message.seq, message.time.nanoseconds
             return None
 
+        # Each step doubles the sequence, until a message is late enough.
         low = high = 1
-        while (late := peek(high)) is not None and late[1] < start.nanoseconds:
-            low, high = late[0] + 1, 2 * late[0]
+        late = peek(high)
+        while late is not None and late[1] < start.nanoseconds:
+            low = late[0] + 1
+            high = 2 * late[0]
+            late = peek(high)
         end, found = search_time(peek, start.nanoseconds, low, high)
         return end, found or late
 
@@ -298,9 +398,22 @@ class Messages:
         context = f"{what} stream {stream}"
         if direct:
             return self._get_directly(stream, request, context, jsapi.DIRECT_GET)
-        return self._api.reply(MessageReply, jsapi.MESSAGE_GET, request, context=context, stream=stream).message
+        return self._api.reply(
+            MessageReply,
+            jsapi.MESSAGE_GET,
+            request,
+            context=context,
+            stream=stream,
+        ).message
 
-    def _get_directly(self, stream: str, request: bytes, context: str, form: str, subject: str = "") -> StoredMessage:
+    def _get_directly(
+        self,
+        stream: str,
+        request: bytes,
+        context: str,
+        form: str,
+        subject: str = "",
+    ) -> StoredMessage:
         connection = self._api.connection
         at = jsapi.subject(connection.prefix, form, stream_name(stream), subject=subject)
         with connection.inbox(whole=True) as inbox:
@@ -321,35 +434,54 @@ class Messages:
             self._api.do(DoneReply, jsapi.MESSAGE_DELETE, request, context=context, stream=stream)
         except ApiError as error:
             # The server uses these codes for other reasons too.
-            if error.err_code in _GONE:
-                try:
-                    self.get(stream, sequence)
-                except MessageNotFound:
-                    raise MessageNotFound(
-                        f"cannot {context}: there is no such message",
-                        code=error.code,
-                        err_code=error.err_code,
-                        description=error.description,
-                    ) from error
+            if error.err_code in _GONE and not self._exists(stream, sequence):
+                raise MessageNotFound(
+                    f"cannot {context}: there is no such message",
+                    code=error.code,
+                    err_code=error.err_code,
+                    description=error.description,
+                ) from error
             raise
 
-    def _one_by_one(self, info: StreamInfo, subject: str | None, first: int, end: int) -> Iterator[StoredMessage]:
-        stream, latest = info.config.name, info.state.last_ts.nanoseconds
+    def _exists(self, stream: str, sequence: int) -> bool:
+        try:
+            self.get(stream, sequence)
+        except MessageNotFound:
+            return False
+        return True
+
+    def _one_by_one(
+        self,
+        info: StreamInfo,
+        subject: str | None,
+        first: int,
+        end: int,
+    ) -> Iterator[StoredMessage]:
         while first < end:
-            message = None
-            try:
-                with contextlib.suppress(MessageNotFound):
-                    message = self.next(stream, subject or ">", first)
-                # A stream that was created again has the same sequences, and only later messages.
-                unsure = message is None or message.time.nanoseconds > latest
-                if unsure and self._streams.load(stream).created != info.created:
-                    raise DataLossError(_OTHER_STREAM.format(stream))
-            except StreamNotFound as error:
-                raise DataLossError(_OTHER_STREAM.format(stream)) from error
+            message = self._next_of(info, subject or ">", first)
             if message is None or message.seq >= end:
                 return
             yield message
             first = message.seq + 1
+
+    def _next_of(self, info: StreamInfo, subject: str, sequence: int) -> StoredMessage | None:
+        """Return the first message from a sequence on; None if there is none.
+
+        Raises `DataLossError` if the stream is not that of ``info`` any more.
+        """
+        stream = info.config.name
+        message = None
+        try:
+            with contextlib.suppress(MessageNotFound):
+                message = self.next(stream, subject, sequence)
+            # A stream that was created again has the same sequences, and only later messages.
+            latest = info.state.last_ts.nanoseconds
+            unsure = message is None or message.time.nanoseconds > latest
+            if unsure and self._streams.load(stream).created != info.created:
+                raise DataLossError(_OTHER_STREAM.format(stream))
+        except StreamNotFound as error:
+            raise DataLossError(_OTHER_STREAM.format(stream)) from error
+        return message
 
     def _in_batches(
         self, info: StreamInfo, subject: str | None, first: int, end: int, batch: int
@@ -358,19 +490,28 @@ class Messages:
         filters = () if subject is None else (subject_filter(subject),)
         part = SequenceRange(stream, first, end, None, info.created, filters)
         try:
-            for messages in read_direct(self._api.connect, part, settings(self._api, batch), "spark-jetstream admin"):
+            how = settings(self._api, batch)
+            for messages in read_direct(self._api.connect, part, how, "spark-jetstream admin"):
                 assert isinstance(messages, DirectBatch)  # only several filters are merged
                 for block, data in messages.raw():
                     yield StoredMessage.from_direct(block, data, f"read stream {stream}")
         except DataLossError as error:
-            # Without a consumer only the stream itself can be lost. The original text names options of Spark.
+            # Without a consumer only the stream itself can be lost. The original text names options
+            # of Spark.
             raise DataLossError(_OTHER_STREAM.format(stream)) from error
 
 
 def _last_of_each(
-    connection: Connection, stream: str, filters: Sequence[str], limit: Mapping[str, Any], context: str
+    connection: Connection,
+    stream: str,
+    filters: Sequence[str],
+    limit: Mapping[str, Any],
+    context: str,
 ) -> list[StoredMessage]:
-    """Return the last messages; ``limit`` is ``up_to_seq``, ``up_to_time`` or empty. Raises what `_answer` raises."""
+    """Return the last messages; ``limit`` is ``up_to_seq``, ``up_to_time`` or empty.
+
+    Raises what `_answer` raises.
+    """
     subject = jsapi.subject(connection.prefix, jsapi.DIRECT_GET, stream)
     messages: list[StoredMessage] = []
     with connection.inbox(whole=True) as inbox:
@@ -384,29 +525,46 @@ def _last_of_each(
             if end.code != jsapi.END_OF_BATCH:
                 raise _refusal(stream, end.code, end.description, context)
             if end.up_to is None or end.pending is None:
-                raise ProtocolError(f"cannot {context}: the end of the answer does not say how far it goes")
+                raise ProtocolError(
+                    f"cannot {context}: the end of the answer does not say how far it goes",
+                )
             if not end.pending or not answer:
                 return messages
             # The next request asks for the rest as of the same moment.
             limit = {"up_to_seq": end.up_to, "seq": answer[-1].seq + 1}
 
 
-def _answer(connection: Connection, inbox: Inbox, context: str) -> tuple[list[StoredMessage], EndOfBatch]:
-    """Return the messages of an answer, and its end. Raises `AnswerRejected` when a message is missing."""
+def _answer(
+    connection: Connection,
+    inbox: Inbox,
+    context: str,
+) -> tuple[list[StoredMessage], EndOfBatch]:
+    """Return the messages of an answer, and its end.
+
+    Raises `AnswerRejected` when a message is missing.
+    """
     messages: list[StoredMessage] = []
     last = 0
     lost = AnswerRejected(f"cannot {context}: messages of an answer were lost on the way")
     while True:
         for part in read_answers(receive(connection, inbox, context), inbox.subject):
-            # Each message, and the end, names the message before it.
             if isinstance(part, EndOfBatch):
                 if part.code == jsapi.END_OF_BATCH and (part.last or 0) != last:
                     raise lost
                 return messages, part
-            if int(part.previous[0]) != last or (part.previous[1:] != part.sequences[:-1]).any():
+            if not _continues(part, last):
                 raise lost
-            messages += [StoredMessage.from_direct(block, data, context) for block, data in part.raw()]
+            for block, data in part.raw():
+                messages.append(StoredMessage.from_direct(block, data, context))
             last = int(part.sequences[-1])
+
+
+def _continues(part: DirectBatch, last: int) -> bool:
+    """Return whether no message is missing after sequence ``last``, nor between those of a part."""
+    # Each message names the sequence of the message before it.
+    first = int(part.previous[0])
+    gaps = part.previous[1:] != part.sequences[:-1]
+    return first == last and not gaps.any()
 
 
 def _refusal(stream: str, code: int, description: str, context: str) -> JetStreamError:
@@ -424,5 +582,6 @@ def _refusal(stream: str, code: int, description: str, context: str) -> JetStrea
             "set"
         )
     if code == _TOO_MANY:
-        return JetStreamError(f"cannot {context}: more than {_MOST_SUBJECTS:,} subjects match, which a server refuses")
+        reason = f"more than {_MOST_SUBJECTS:,} subjects match, which a server refuses"
+        return JetStreamError(f"cannot {context}: {reason}")
     return JetStreamError(f"cannot {context}: the server refused the direct get: {status}")

@@ -1,10 +1,11 @@
-"""An endless read of a stream: each message once, in order, across reconnects, restarts of servers, lost consumers.
+"""An endless read of a stream: each message once, in order.
 
-First comes what the stream has when the watch begins, then what is stored from then on. A message that is replaced
-before its turn is missing in the first part, and the one in its place comes in the second: so the second part begins
-before the None, which comes when a consumer has caught up with the writers. Both parts come from the readers of
-`streams.pull`, so that consumers are replaced and outages outlasted as everywhere; this module says how they pull, and
-what it asks the leader.
+Reconnects, restarts of servers and lost consumers do not end it. It first returns the messages that
+the stream has when the watch begins, then those that are stored from then on. A message
+that is replaced before its turn is missing in the first part, and the one in its place comes in the
+second: so the second part begins before the None, which comes when a consumer has caught up with
+the writers. Both parts come from the readers of `streams.pull`, so that consumers are replaced and
+outages outlasted as everywhere; this module says how they pull, and what it asks the leader.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LABEL = ADMIN_READER
 """The beginning of the names of the consumers that the administration creates."""
 
 Begin = Literal["all", "latest", "new"]
-"""What comes first: all that the stream has, the last message of each subject, or only what is stored from now on."""
+"""The first messages of a watch: all of the stream, the last one of each subject, or only new ones."""
 
 BATCH = 500
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -42,19 +43,33 @@ _SOON = 0.5  # seconds between heartbeats, until the messages from before the wa
 
 
 def settings(api: Api, batch: int = BATCH, *, headers_only: bool = False) -> PullSettings:
-    """Return the settings with which the administration reads streams; ``batch`` is the messages of one request."""
+    """Return the settings for reads of streams; ``batch`` is the number of messages of a request."""
     timeout = api.options.retry_timeout
-    return PullSettings(batch, _BATCH_BYTES, _EXPIRES, timeout, fail_on_data_loss=True, headers_only=headers_only)
+    return PullSettings(
+        batch,
+        _BATCH_BYTES,
+        _EXPIRES,
+        timeout,
+        fail_on_data_loss=True,
+        headers_only=headers_only,
+    )
 
 
 def watch(
-    api: Api, stream: str, filters: Sequence[str], begin: Begin, *, timeout: float | None = None, follow: bool = True
+    api: Api,
+    stream: str,
+    filters: Sequence[str],
+    begin: Begin,
+    *,
+    timeout: float | None = None,
+    follow: bool = True,
 ) -> Iterator[StoredMessage | None]:
-    """Return the messages of a stream in order, each once, without an end; and None once, when all that it had came.
+    """Return the messages of a stream in order, each once, without an end.
 
-    Closing the iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
-    ``filters`` are subjects. After the None, it ends when no message came for ``timeout`` seconds; without ``follow``,
-    before the None, at the end of the stream.
+    After the messages that the stream had at the beginning, it returns None once. Closing the
+    iterator ends it. Messages that the stream removes first (limits, a purge) are not returned.
+    ``filters`` are subjects. After the None, it ends when no message came for ``timeout`` seconds;
+    without ``follow``, before the None, at the end of the stream.
 
     Raises:
         StreamNotFound: At once: there is no such stream.
@@ -63,11 +78,20 @@ def watch(
         ApiError: Error 10138: the filters overlap; and other errors that do not pass.
     """
     if timeout is not None and not timeout > 0:
-        raise OptionError(f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}")
+        raise OptionError(
+            f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}",
+        )
     info = Streams(api).load(stream)
     # What takes the place of a message before its turn is stored after this look.
     end = info.state.last_seq + 1 if follow else END
-    part = SequenceRange(stream, end if begin == "new" else 1, end, None, info.created, tuple(filters))
+    part = SequenceRange(
+        stream,
+        end if begin == "new" else 1,
+        end,
+        None,
+        info.created,
+        tuple(filters),
+    )
     how = settings(api)
 
     def messages() -> Iterator[StoredMessage | None]:
@@ -89,11 +113,22 @@ def watch(
 def _present(
     api: Api, part: SequenceRange, how: PullSettings, begin: Begin, info: StreamInfo
 ) -> Iterator[StoredMessage]:
-    """Return what a stream has, or the last message of each subject without those that are overwritten before."""
-    # Without replicas the consumer knows where the stream ends; else the leader is asked.
-    alone, policy = info.config.num_replicas == 1, how.policy(heartbeat=_SOON, quiet_heartbeats=1)
-    reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=lambda _, __: alone)
-    for run in read_list(api.connect, part, how, LABEL) if begin == "latest" else reader.read():
+    """Return the messages that a stream has, or the last one of each subject.
+
+    A message that is replaced before its turn is missing.
+    """
+    if begin == "latest":
+        runs = read_list(api.connect, part, how, LABEL)
+    else:
+        # Without replicas the consumer knows where the stream ends; else the leader is asked.
+        alone = info.config.num_replicas == 1
+        policy = how.policy(heartbeat=_SOON, quiet_heartbeats=1)
+
+        def is_end(_: object, __: object) -> bool:
+            return alone
+
+        runs = RangeReader(api.connect, part, how, LABEL, policy, confirm=is_end).read()
+    for run in runs:
         yield from stored_messages(run.frames, part.stream)
 
 
@@ -102,9 +137,11 @@ def _follow(
 ) -> Iterator[StoredMessage | None]:
     """Return None, then what is stored, until no message came for so many seconds.
 
-    ``info`` is the stream before that. Unless ``new``, what was stored since then comes before the None.
+    ``info`` is the stream before that. Unless ``new``, what was stored since then comes before the
+    None.
     """
-    last_seq, last_time = info.state.last_seq, info.state.last_ts.nanoseconds
+    last_seq = info.state.last_seq
+    last_time = info.state.last_ts.nanoseconds
 
     def check() -> None:
         """Compare the stream with the last message that came."""
@@ -112,24 +149,37 @@ def _follow(
         if now.created != part.created:
             raise DataLossError(f"created again at {now.created}")
         state = now.state
-        if state.messages and state.first_seq <= last_seq and state.first_ts.nanoseconds > last_time:
+        used_again = state.first_seq <= last_seq and state.first_ts.nanoseconds > last_time
+        if state.messages and used_again:
             # A server came back with fewer messages, and has used sequences a second time.
-            raise DataLossError(f"it begins anew with sequence {state.first_seq}, stored at {state.first_ts}")
+            start = f"sequence {state.first_seq}, stored at {state.first_ts}"
+            raise DataLossError(f"it begins anew with {start}")
         if state.last_seq < last_seq:
             # A replica lags; or the server has lost messages.
-            raise ConsumerLost(f"the stream ends at sequence {state.last_seq}, before {last_seq}, which it had")
+            now_end = f"the stream ends at sequence {state.last_seq}"
+            raise ConsumerLost(f"{now_end}, before {last_seq}, which it had")
 
     def taken(run: Delivered) -> Iterator[StoredMessage]:
         nonlocal last_seq, last_time
-        last_seq, last_time = int(run.sequences[-1]), int(run.timestamps()[-1])
+        last_seq = int(run.sequences[-1])
+        last_time = int(run.timestamps()[-1])
         return stored_messages(run.frames, part.stream)
 
-    for run in () if new else read_to_end(api.connect, part, how, LABEL, check):
-        yield from taken(run)
+    def is_end(_: object, __: object) -> bool:
+        return True
+
+    if not new:
+        for run in read_to_end(api.connect, part, how, LABEL, check):
+            yield from taken(run)
     part = replace(part, first=last_seq + 1)
     # The server may have no message to send for any time.
-    policy = how.policy(Ends.NEVER, quiet_heartbeats=sys.maxsize, fruitless=sys.maxsize, idle=timeout)
-    reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=lambda _, __: True, check=check)
+    policy = how.policy(
+        Ends.NEVER,
+        quiet_heartbeats=sys.maxsize,
+        fruitless=sys.maxsize,
+        idle=timeout,
+    )
+    reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=is_end, check=check)
     begun = False
     for event in reader.follow():
         if event is not None:
