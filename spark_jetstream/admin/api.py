@@ -1,4 +1,4 @@
-"""Requests of the administration to the JetStream API, and the level of the API that the server has."""
+"""Requests of the administration to the JetStream API, and the level of the server's API."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Api:
         *,
         connect: Callable[[ConnectionOptions], Connection] = pool.connect,
     ) -> None:
-        """Requests go over ``connection``; by default, over the one that ``connect`` returns for ``options``."""
+        """Requests go over ``connection``, else over the one that ``connect`` returns."""
         self.options = options
         self._own = connection
         self._connect = connect
@@ -80,7 +80,10 @@ class Api:
         return self._own or self._connect(self.options)
 
     def connect(self, seconds: float = 0.0) -> Connection:
-        """Return `connection`, for functions that take a `Connect`; the options say how long to wait for it."""
+        """Return `connection`, for functions that take a `Connect`.
+
+        The options say how long to wait for it.
+        """
         return self.connection
 
     def close(self) -> None:
@@ -104,26 +107,26 @@ class Api:
         try:
             return self._ask(subject, body, context, names)
         except StreamNotFound as error:
-            hint = self.nearest(names["stream"]) if "stream" in names else ""
-            raise jsapi.reworded(error, f"{error}{hint}") from None
+            meant = self.nearest(names["stream"]) if "stream" in names else ""
+            raise jsapi.reworded(error, f"{error}{meant}") from None
 
     def nearest(self, stream: str, prefix: str = "") -> str:
         """Return the end of an error that a stream does not exist, as `nearest_stream` does."""
         return nearest_stream(self.connect, [stream], prefix)
 
     def _ask(self, subject: str, body: Body, context: str, names: Mapping[str, str]) -> Any:
-        for kind in ("stream", "consumer"):
-            if f"{{{kind}}}" in subject:
-                checked(Name(kind), kind, names[kind])
+        _check_names(subject, names)
         if subject in NEEDED:
             self.need(NEEDED[subject], context)
-        sent = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
         connection = self.connection
         full = jsapi.subject(connection.prefix, subject, **names)
+        sent = _encoded(body)
         if subject not in LOOKING:
             return connection.api(full, sent, context=context)
+        # A request that changes nothing may be repeated.
         ask = connection.api if subject in GATHERED else connection.ask
-        deadline, backoff = Deadline(self.options.request_timeout), Backoff()
+        deadline = Deadline(self.options.request_timeout)
+        backoff = Backoff()
         while True:
             try:
                 return ask(full, sent, context=context)
@@ -218,16 +221,15 @@ class Api:
         offset = 0
         missing: list[str] = []
         while True:
-            body = {**request, **({"offset": offset} if offset else {})}
+            body = {**request, "offset": offset} if offset else request
             page = self.reply(model, subject, body, context=context, **names)
             yield page
-            if isinstance(page, (StreamPage, ConsumerPage)):
-                missing += [f"no server answered for {name}" for name in page.missing]
-                missing += [f"no server can run {name} ({why})" for name, why in page.offline.items()]
+            missing += _missing(page)
             # Not the number of entries: in a cluster the entries of a server that did not answer
             # are missing.
             following = page.offset + page.limit
-            if following >= page.total or following <= offset:
+            is_last = following >= page.total or following <= offset
+            if is_last:
                 break
             offset = following
         if missing:
@@ -242,7 +244,10 @@ class Api:
         return self.reply(AccountInfo, ACCOUNT_INFO, context="look at the account")
 
     def level(self) -> int | None:
-        """Return the level of the JetStream API; 0 before server 2.11, None when the account may not ask for it."""
+        """Return the level of the JetStream API; 0 before server 2.11.
+
+        None when the account may not ask for it.
+        """
         connection = self.connection
         session = (connection, connection.reconnects)
         known, level = self._level
@@ -254,7 +259,10 @@ class Api:
         return level
 
     def newer(self) -> bool:
-        """Return whether the server is surely newer than these models, and may have fields that they do not know."""
+        """Return whether the server is surely newer than these models.
+
+        Such a server may have fields that the models do not know.
+        """
         try:
             return (self.level() or 0) > max(LEVELS)
         except JetStreamError:
@@ -276,6 +284,29 @@ class Api:
                 f"cannot {context}: this needs nats-server {LEVELS[level]} or newer (API level {level}), and this one "
                 f"has API level {actual}"
             )
+
+
+def _check_names(subject: str, names: Mapping[str, str]) -> None:
+    """Raise `OptionError` for a name in a subject that is not that of a stream or consumer."""
+    for kind in ("stream", "consumer"):
+        if f"{{{kind}}}" in subject:
+            checked(Name(kind), kind, names[kind])
+
+
+def _encoded(body: Body) -> bytes:
+    """Return the payload of a request; empty for a body without fields."""
+    if isinstance(body, bytes):
+        return body
+    return json.dumps(body).encode() if body else b""
+
+
+def _missing(page: Page) -> Iterator[str]:
+    """Yield why entries of a page are missing."""
+    if isinstance(page, (StreamPage, ConsumerPage)):
+        for name in page.missing:
+            yield f"no server answered for {name}"
+        for name, reason in page.offline.items():
+            yield f"no server can run {name} ({reason})"
 
 
 def stream_name(name: object) -> str:
@@ -306,9 +337,10 @@ def publish_subject(subject: object) -> str:
 
 def positive(sequence: Any, what: str = "sequence") -> int:
     """Return a sequence of a stream. Raises `OptionError`: to a server 0 may mean none, or all."""
-    if isinstance(sequence, bool) or not isinstance(sequence, int) or sequence < 1:
+    is_number = isinstance(sequence, int) and not isinstance(sequence, bool)
+    if not is_number or sequence < 1:
         raise OptionError(f"{what} must be a whole number from 1 on, not {shown(sequence)}")
-    return sequence
+    return int(sequence)
 
 
 def moment(what: str, time: Any) -> Timestamp:

@@ -1,10 +1,9 @@
-"""What `Streams` and `Consumers` do alike with a configuration: create it once, compare it, update it."""
+"""Streams and consumers alike: create one, compare it with a configuration, update it."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from spark_jetstream.admin.api import Api
@@ -44,74 +43,101 @@ def send(
     form: str = "",
     pedantic: bool = False,
 ) -> Any:
-    """Create a stream, or a consumer of it, or update the ``actual`` one; return the server's reply, with its state.
+    """Create a stream, or a consumer of it, or update the ``actual`` one; return its info.
 
     ``form`` is another subject for the request that creates a consumer. ``pedantic`` is that of
     `Streams.create`. Raises `OptionError` for a new start time that no server can compare with
     those of messages.
     """
     _refuse_far_starts(wanted, actual, context)
-    body = {**FOR_NEW[type(wanted)], **wanted.body()} if actual is None else update_body(wanted, actual)
-    mode = {"pedantic": True} if pedantic else {}
-    if mode:
+    body = _new_body(wanted) if actual is None else update_body(wanted, actual)
+    mode: dict[str, Any] = {}
+    if pedantic:
+        mode = {"pedantic": True}
         api.need(1, f"{context} with pedantic")
     if isinstance(wanted, StreamConfig):
         subject = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
-        try:
-            return api.reply(StreamInfo, subject, {**body, **mode}, context=context, stream=stream)
-        except ApiError as error:
-            others = _streams_with(api, wanted) - {stream} if error.err_code == _OVERLAP else set()
-            if not others:
-                raise
-            have = "have" if len(others) > 1 else "has"
-            raise jsapi.reworded(
-                error,
-                f"{error}: {' and '.join(sorted(others))} {have} such subjects",
-            ) from None
-    action = "create" if actual is None else "update"
-    request = {"stream_name": stream, "config": body, "action": action, **mode}
-    filtered = jsapi.CONSUMER_CREATE_FILTERED if wanted.filter_subject else jsapi.CONSUMER_CREATE_NAMED
-    names = {"stream": stream, "consumer": consumer, "filter": wanted.filter_subject}
-    return api.reply(ConsumerInfo, form or filtered, request, context=context, **names)
+        return _send_stream(api, subject, stream, wanted, {**body, **mode}, context)
+    if not form and wanted.filter_subject:
+        form = jsapi.CONSUMER_CREATE_FILTERED
+    request = {
+        "stream_name": stream,
+        "config": body,
+        "action": "create" if actual is None else "update",
+        **mode,
+    }
+    return api.reply(
+        ConsumerInfo,
+        form or jsapi.CONSUMER_CREATE_NAMED,
+        request,
+        context=context,
+        stream=stream,
+        consumer=consumer,
+        filter=wanted.filter_subject,
+    )
+
+
+def _new_body(wanted: Config) -> dict[str, Any]:
+    """Return the configuration of a new stream or consumer, as it is sent."""
+    return {**FOR_NEW[type(wanted)], **wanted.body()}
+
+
+def _send_stream(
+    api: Api,
+    subject: str,
+    stream: str,
+    wanted: StreamConfig,
+    request: dict[str, Any],
+    context: str,
+) -> StreamInfo:
+    """Send a configuration; an error about overlapping subjects names the other streams."""
+    try:
+        return api.reply(StreamInfo, subject, request, context=context, stream=stream)
+    except ApiError as error:
+        if error.err_code != _OVERLAP:
+            raise
+        others = sorted(_streams_with(api, wanted) - {stream})
+        if not others:
+            raise
+        have = "have" if len(others) > 1 else "has"
+        text = f"{error}: {' and '.join(others)} {have} such subjects"
+        raise jsapi.reworded(error, text) from None
 
 
 def _refuse_far_starts(wanted: Config, actual: Model | None, context: str) -> None:
-    """Raise `OptionError` for a start time that the clock of a server lacks, unless ``actual`` has it.
+    """Raise `OptionError` for a new start time that the clock of a server lacks.
 
     The server takes such a time, and begins at another message.
     """
     known = _starts(actual) if isinstance(actual, (StreamConfig, ConsumerConfig)) else {}
     for name, time in _starts(wanted).items():
-        if time.never or time in known.values() or not beyond_clock(time):
-            continue
-        raise OptionError(
-            f"cannot {context}: {name} must be a time that the clock of a server has, {CLOCK_RANGE}, not {shown(time)}"
-        )
+        is_new = not time.never and time not in known.values()
+        if is_new and beyond_clock(time):
+            expected = f"a time that the clock of a server has, {CLOCK_RANGE}"
+            raise OptionError(f"cannot {context}: {name} must be {expected}, not {shown(time)}")
 
 
 def _starts(config: Config) -> dict[str, Timestamp]:
-    """Return the times at which a consumer begins, or the origins of a stream are copied from, by field."""
+    """Return the start times of a consumer, or of a stream's origins, by field."""
     if isinstance(config, ConsumerConfig):
         given = {"opt_start_time": config.opt_start_time}
     else:
-        origins = {f"sources.{place}": source for place, source in enumerate(config.sources)}
+        given = {}
+        for at, source in enumerate(config.sources):
+            given[f"sources.{at}.opt_start_time"] = source.opt_start_time
         if config.mirror is not None:
-            origins["mirror"] = config.mirror
-        given = {f"{name}.opt_start_time": each.opt_start_time for name, each in origins.items()}
+            given["mirror.opt_start_time"] = config.mirror.opt_start_time
     return {name: time for name, time in given.items() if time is not None}
 
 
 def _streams_with(api: Api, wanted: StreamConfig) -> set[str]:
-    """Return the streams that store subjects of a configuration, as far as the account may see them."""
+    """Return the streams that store subjects of a configuration, if the account may see them."""
     others: set[str] = set()
     with contextlib.suppress(JetStreamError):
         for subject in wanted.subjects or (wanted.name,):
-            for page in api.pages(
-                StreamNamesPage,
-                jsapi.STREAM_NAMES,
-                {"subject": subject},
-                context="list streams",
-            ):
+            request = {"subject": subject}
+            pages = api.pages(StreamNamesPage, jsapi.STREAM_NAMES, request, context="list streams")
+            for page in pages:
                 others.update(page.streams)
     return others
 
@@ -130,25 +156,27 @@ def filter_fault(
     subjects.
     """
     if stream.mirror or stream.sources or stream.subject_transform:
+        # Its messages may have other subjects than its own.
         return ""
     stored = stream.subjects or [stream.name]
     index = FilterIndex(stored)
     for filter_ in consumer.filters:
         if index.overlapping(filter_) is not None:
             continue
-        look = partial(
-            api.reply,
-            StreamInfo,
-            jsapi.STREAM_INFO,
-            {"subjects_filter": filter_},
-            context=context,
-        )
-        if not (exists and look(stream=stream.name).state.subjects):
+        if not (exists and _holds(api, stream.name, filter_, context)):
             return (
-                f"{shown(filter_)} matches nothing that the stream stores ({', '.join(stored)}), so nothing would "
-                "ever be delivered for it; any_filter=True (--any-filter) allows it nevertheless"
+                f"{shown(filter_)} matches nothing that the stream stores "
+                f"({', '.join(stored)}), so nothing would ever be delivered for it; "
+                "any_filter=True (--any-filter) allows it nevertheless"
             )
     return ""
+
+
+def _holds(api: Api, stream: str, subject: str, context: str) -> bool:
+    """Return whether a stream holds messages on a subject, which it may not store any more."""
+    request = {"subjects_filter": subject}
+    info = api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=stream)
+    return bool(info.state.subjects)
 
 
 class Asset(Generic[Info]):
@@ -218,16 +246,22 @@ class Asset(Generic[Info]):
         try:
             info = self._load()
         except (StreamNotFound, ConsumerNotFound):
-            try:
-                return create()
-            except ApiError as error:
-                if not already_exists(error):
-                    raise
-                # Another client was faster.
-                info = self._load()
+            created = self._create_unless_exists(create)
+            if created is not None:
+                return created
+            # Another client was faster.
+            info = self._load()
         if not any_config:
             refuse_difference(wanted, info.config, self.what, given_only=given_only)
         return info
+
+    def _create_unless_exists(self, create: Callable[[], Info]) -> Info | None:
+        try:
+            return create()
+        except ApiError as error:
+            if already_exists(error):
+                return None
+            raise
 
     def plan(self, changes: object, fields: Mapping[str, Any]) -> list[Difference]:
         """Return what `update` would change. Raises `OptionError`."""
@@ -290,22 +324,24 @@ class Asset(Generic[Info]):
 
 
 def already_exists(error: ApiError) -> bool:
-    """Return whether the server refused to create a stream or consumer because one of that name exists."""
+    """Return whether the server refused a new stream or consumer because it exists."""
     return isinstance(error, StreamExists) or error.err_code == jsapi.CONSUMER_EXISTS
 
 
 def confirm(wanted: Model, actual: Model, done: str, *, given_only: bool = False) -> None:
-    """Raise `JetStreamError` when the server left out a part; of a consumer without a name it chooses the name."""
+    """Raise `JetStreamError` when the server left out a part of a configuration."""
     changes = differences(wanted, actual, given_only=given_only)
-    if lost := "; ".join(str(change) for change in changes if change.field != "name" or change.wanted):
+    # The server chooses the name of a consumer that has none.
+    lost = [str(change) for change in changes if change.field != "name" or change.wanted]
+    if lost:
         raise JetStreamError(
-            f"{done}, but the server has not taken all of it, perhaps because it is too old (on the server -> asked "
-            f"for): {lost}"
+            f"{done}, but the server has not taken all of it, perhaps because it is too old "
+            f"(on the server -> asked for): {'; '.join(lost)}"
         )
 
 
 def refuse_difference(wanted: Model, actual: Model, what: str, *, given_only: bool) -> None:
-    """Raise `JetStreamError`, which lists the differences, when the existing configuration is not as wanted."""
+    """Raise `JetStreamError`, with the differences, when a configuration is not as wanted."""
     if changes := _listed(wanted, actual, given_only=given_only):
         raise JetStreamError(
             f"{what} exists with another configuration (on the server -> asked for): {changes}",

@@ -1,6 +1,7 @@
-"""Options `ensureStream` and `ensureStreamOnConflict`: create or update streams before a query reads or writes them.
+"""Options `ensureStream` and `ensureStreamOnConflict`: streams made before a query.
 
-Fields of an existing stream that the description does not name stay as they are. Runs on Spark's driver.
+Fields of an existing stream that the description does not name stay as they are. Runs on Spark's
+driver.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _VALID = 60.0  # seconds
 
 @dataclass(frozen=True)
 class Ensure:
-    """The options. ``text`` is JSON, or the path of a file; ``streams`` are those of option `stream`."""
+    """The options.
+
+    ``text`` is JSON, or the path of a file; ``streams`` are those of option `stream`.
+    """
 
     connection: ConnectionOptions
     text: str = field(repr=False)
@@ -45,10 +49,11 @@ _ensured: dict[Ensure, float] = {}
 def ensure_streams(
     ensure: Ensure, connect: Connect, find_file: Callable[[str], str], *, remembered: bool = False
 ) -> None:
-    """Create the streams that do not exist; option `ensureStreamOnConflict` says what to do with one that differs.
+    """Create the streams that do not exist.
 
-    ``find_file`` returns the path of a file on this node. ``remembered``: do nothing when this process has done it less
-    than a minute ago.
+    Option `ensureStreamOnConflict` decides about streams that differ. ``find_file`` returns the
+    path of a file on this node. ``remembered``: do nothing when this process has done it less than
+    a minute ago.
 
     Raises:
         OptionError: The description is not possible, or a stream differs.
@@ -59,12 +64,14 @@ def ensure_streams(
     if done is not None and time.monotonic() - done < _VALID:
         return
     wanted = described(ensure, find_file)
-    # At the start of a query, a server that does not answer is most likely the wrong one. A later micro-batch, in a new
-    # process, may meet an outage, and so may a query with a checkpoint.
+    # At the start of a query, a server that does not answer is most likely the wrong one. A later
+    # micro-batch, in a new process, may meet an outage, and so may a query with a checkpoint.
     options = ensure.connection
     timeout = options.retry_timeout if remembered else options.connect_timeout
     try:
-        Requests(connect, timeout).call(lambda connection: _attempt(Api(options, connection), wanted, ensure))
+        Requests(connect, timeout).call(
+            lambda connection: _attempt(Api(options, connection), wanted, ensure),
+        )
     except PermissionDenied as error:
         if (error.subject or "").startswith(f"{options.inbox_prefix}."):
             raise
@@ -75,7 +82,10 @@ def ensure_streams(
 
 
 def described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted, ...]:
-    """Return the streams that the option describes. Raises `OptionError`, which names the option."""
+    """Return the streams that the option describes.
+
+    Raises `OptionError`, which names the option.
+    """
     try:
         return _described(ensure, find_file)
     except OptionError as error:
@@ -84,68 +94,93 @@ def described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted, 
 
 
 def _described(ensure: Ensure, find_file: Callable[[str], str]) -> tuple[Wanted, ...]:
-    what, text = f"option {OPTION}", ensure.text.strip()
+    what = f"option {OPTION}"
+    text = ensure.text.strip()
     if text.startswith(("{", "[")):
         documents = [json_document(text, what)]
     else:
         path = find_file(file_path(what, text))
         # A text that is not the path of a file may be misspelt JSON.
-        what = f"{what}, file {shown(text)}" if os.path.isfile(path) else f"{what} (neither JSON nor a file)"
+        source = f", file {shown(text)}" if os.path.isfile(path) else " (neither JSON nor a file)"
+        what = f"{what}{source}"
         documents = file_content(path, what)
     name = ensure.streams[0] if len(ensure.streams) == 1 else None
     wanted = wanted_in(documents, what, name)
     for description in wanted:
         stream = description.stream.name
         if description.consumers:
-            raise OptionError(f"{what}: stream {stream}: consumers are not made here: remove consumers")
+            problem = "consumers are not made here: remove consumers"
+            raise OptionError(f"{what}: stream {stream}: {problem}")
         if ensure.streams and stream not in ensure.streams:
-            raise OptionError(f"{what}: stream {stream} is described, which option stream does not name")
+            problem = "is described, which option stream does not name"
+            raise OptionError(f"{what}: stream {stream} {problem}")
     return wanted
 
 
 def _attempt(api: Api, wanted: tuple[Wanted, ...], ensure: Ensure) -> None:
     plan = make_plan(api, wanted, given_only=True, note=_NOTE)
     conflicts = [step for step in plan.steps if step.action in ("update", "refused")]
-    if ensure.on_conflict == "error" and conflicts:
-        raise OptionError("; ".join(map(_conflict, conflicts)), option=OPTION)
-    if ensure.on_conflict == "update" and plan.refused:
-        raise OptionError(
-            f"option {OPTION}: {refusals(plan)}; change the description, or set ensureStreamOnConflict to ignore",
-            option=OPTION,
-        )
-    if ensure.on_conflict == "ignore":
-        for step in conflicts:
-            differing = _differing(step)
-            log.warning("%s is not as option %s describes it, and is left as it is: %s", step.what, OPTION, differing)
-        plan = Plan(tuple(step for step in plan.steps if step.action == "create"), given_only=True)
-        conflicts = []
+    if conflicts:
+        plan = _resolved(plan, conflicts, ensure.on_conflict)
     carry_out(api, plan, note=_NOTE)
+    for step in plan.steps:
+        if step.action == "update":
+            changes = ", ".join(step.changes)
+            log.warning("option %s has updated %s: %s", OPTION, step.what, changes)
+
+
+def _resolved(plan: Plan, conflicts: list[Step], on_conflict: OnConflict) -> Plan:
+    """Return the plan that option `ensureStreamOnConflict` allows. Raises `OptionError`."""
+    if on_conflict == "error":
+        raise OptionError("; ".join(map(_conflict, conflicts)), option=OPTION)
+    if on_conflict == "update":
+        if plan.refused:
+            advice = "change the description, or set ensureStreamOnConflict to ignore"
+            problem = f"option {OPTION}: {refusals(plan)}; {advice}"
+            raise OptionError(problem, option=OPTION)
+        return plan
     for step in conflicts:
-        log.warning("option %s has updated %s: %s", OPTION, step.what, ", ".join(step.changes))
+        log.warning(
+            "%s is not as option %s describes it, and is left as it is: %s",
+            step.what,
+            OPTION,
+            _differing(step),
+        )
+    creations = tuple(step for step in plan.steps if step.action == "create")
+    return Plan(creations, given_only=True)
 
 
 def _conflict(step: Step) -> str:
-    advice = "change the description, or set ensureStreamOnConflict to update or ignore"
-    warning = ""
+    problem = f"{step.what} is not as option {OPTION} describes it: {_differing(step)}"
     if step.action == "refused":
-        reasons = [f"{change.field}: {change.refused}" for change in step.differences if change.refused]
-        advice = f"which cannot be changed ({', '.join([*reasons, *step.reasons])}): change the description, or set "
-        advice += "ensureStreamOnConflict to ignore"
-    elif risks := [f"{change.field}: {change.risk}" for change in step.differences if change.risk]:
-        warning = f" (with update: {', '.join(risks)})"
-    return f"{step.what} is not as option {OPTION} describes it: {_differing(step)}; {advice}{warning}"
+        refused = [change for change in step.differences if change.refused]
+        reasons = [f"{change.field}: {change.refused}" for change in refused]
+        listed = ", ".join([*reasons, *step.reasons])
+        return (
+            f"{problem}; which cannot be changed ({listed}): change the description, or set "
+            "ensureStreamOnConflict to ignore"
+        )
+    advice = "change the description, or set ensureStreamOnConflict to update or ignore"
+    risks = [f"{change.field}: {change.risk}" for change in step.differences if change.risk]
+    warning = f" (with update: {', '.join(risks)})" if risks else ""
+    return f"{problem}; {advice}{warning}"
 
 
 def _differing(step: Step) -> str:
     """Return the fields that differ as text, each with its actual and its wanted value."""
-    return ", ".join(
-        f"{change.field} is {readable(change.actual)}, not {readable(change.wanted)}" for change in step.differences
-    )
+    texts = []
+    for change in step.differences:
+        actual = readable(change.actual)
+        texts.append(f"{change.field} is {actual}, not {readable(change.wanted)}")
+    return ", ".join(texts)
 
 
 def _subjects(ensure: Ensure, wanted: tuple[Wanted, ...]) -> str:
     """Return the subjects that the account must be allowed to publish to, as text."""
     prefix = ensure.connection.api_prefix_resolved
     verbs = ("INFO", "CREATE", "UPDATE") if ensure.on_conflict == "update" else ("INFO", "CREATE")
-    subjects = [f"{prefix}.STREAM.{verb}.{description.stream.name}" for description in wanted for verb in verbs]
+    subjects = []
+    for description in wanted:
+        name = description.stream.name
+        subjects += [f"{prefix}.STREAM.{verb}.{name}" for verb in verbs]
     return f"{', '.join(subjects[:-1])} and {subjects[-1]}"

@@ -1,4 +1,4 @@
-"""Plans: the steps that make streams and consumers what descriptions say, as data, and their execution."""
+"""Plans: the steps that make streams and consumers as descriptions say, and their execution."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _SIGNS: dict[Action, str] = {"create": "+", "update": "~", "unchanged": "=", "re
 
 
 class PlanOutdated(JetStreamError):
-    """Another client changed a stream or consumer after the plan was made. Another plan may succeed."""
+    """Another client changed a stream or consumer after the plan was made.
+
+    Another plan may succeed.
+    """
 
     retriable: ClassVar[bool] = True
 
@@ -37,8 +40,9 @@ class PlanOutdated(JetStreamError):
 class Step:
     """One step of a plan: a stream, or, unless ``consumer`` is empty, a consumer of it.
 
-    ``wanted`` is the described configuration, ``target`` the complete one, ``actual`` that of the server (None: it does
-    not exist). ``reasons`` say why a step is refused, besides those of the ``differences``.
+    ``wanted`` is the described configuration, ``target`` the complete one, ``actual`` that of the
+    server (None: it does not exist). ``reasons`` say why a step is refused, besides those of the
+    ``differences``.
     """
 
     stream: str
@@ -57,39 +61,50 @@ class Step:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Each difference as text, with why it is refused and what it risks; then the other ``reasons``."""
+        """Each difference as text, with its reason or risk; then the other ``reasons``."""
         return (*map(difference_words, self.differences), *self.reasons)
 
     def lines(self) -> list[str]:
         """Return the step as text: the action, and each field that is set or changed."""
-        names = {"name", "durable_name"}
-        given = (name for name in self.wanted.field_names if name in self.wanted.model_fields_set - names)
-        new = [f"{name}: {readable(getattr(self.wanted, name))}" for name in given] if self.action == "create" else []
+        lines = []
+        if self.action == "create":
+            # The name is in the first line.
+            set_fields = self.wanted.model_fields_set - {"name", "durable_name"}
+            for name in self.wanted.field_names:
+                if name in set_fields:
+                    lines.append(f"{name}: {readable(getattr(self.wanted, name))}")
+        lines += self.changes
         action = f"cannot {_asked(self)}" if self.action == "refused" else self.action
-        return [f"{_SIGNS[self.action]} {action} {self.what}", *(f"    {line}" for line in (*new, *self.changes))]
+        first = f"{_SIGNS[self.action]} {action} {self.what}"
+        return [first, *(f"    {line}" for line in lines)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the step as data that `json` writes, with values of the API: nanoseconds, bytes."""
-        return {
-            "stream": self.stream,
-            **({"consumer": self.consumer} if self.consumer else {}),
-            "action": self.action,
-            **({"config": self.target.body()} if self.action == "create" else {}),
-            "differences": [*map(difference_data, self.differences)],
-            **({"reasons": list(self.reasons)} if self.reasons else {}),
-        }
+        """Return the step as data that `json` writes, with the API's values: nanoseconds, bytes."""
+        step: dict[str, Any] = {"stream": self.stream}
+        if self.consumer:
+            step["consumer"] = self.consumer
+        step["action"] = self.action
+        if self.action == "create":
+            step["config"] = self.target.body()
+        step["differences"] = [difference_data(difference) for difference in self.differences]
+        if self.reasons:
+            step["reasons"] = list(self.reasons)
+        return step
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps in their order: each stream, and then its consumers. ``given_only`` as for `JetStreamAdmin.plan`."""
+    """The steps in their order: each stream, and then its consumers.
+
+    ``given_only`` as for `JetStreamAdmin.plan`.
+    """
 
     steps: tuple[Step, ...]
     given_only: bool = False
 
     @property
     def changes(self) -> bool:
-        """Whether a stream or consumer differs from its description, even if it cannot be changed."""
+        """Whether a stream or consumer differs from its description, if refused or not."""
         return any(step.action != "unchanged" for step in self.steps)
 
     @property
@@ -107,14 +122,23 @@ class Plan:
 
 
 def make_plan(
-    api: Api, wanted: Iterable[Wanted], *, given_only: bool = False, any_filter: bool = False, note: str = ""
+    api: Api,
+    wanted: Iterable[Wanted],
+    *,
+    given_only: bool = False,
+    any_filter: bool = False,
+    note: str = "",
 ) -> Plan:
-    """Compare descriptions with what the server has. Raises what `Api` raises, with ``note`` after what was asked.
+    """Compare descriptions with what the server has.
+
+    Raises what `Api` raises, with ``note`` after what was asked.
 
     A new filter of a consumer that surely matches nothing is refused, unless ``any_filter``.
     """
     work = _Work(api, given_only, note)
-    steps = (step for description in wanted for step in work.steps(description, any_filter=any_filter))
+    steps: list[Step] = []
+    for description in wanted:
+        steps += work.steps(description, any_filter=any_filter)
     return Plan(tuple(steps), given_only)
 
 
@@ -125,31 +149,35 @@ def carry_out(api: Api, plan: Plan, *, note: str = "") -> None:
 
     Raises:
         PlanOutdated: The configuration is neither that of the plan nor the described one.
-        JetStreamError: A step is refused; or the server ignored a field; and what `Api` raises. Steps that were
-            done stay done, as the error says: make another plan.
+        JetStreamError: A step is refused; or the server ignored a field; and what `Api` raises.
+            Steps that were done stay done, as the error says: make another plan.
     """
     if plan.refused:
         raise JetStreamError(f"nothing was changed{note}: {refusals(plan)}")
     work = _Work(api, plan.given_only, note)
     done: list[str] = []
     for step in plan.steps:
+        if step.action == "unchanged":
+            continue
         try:
             if step.action == "create":
                 work.create(step)
-            elif step.action == "update":
-                work.update(step)
             else:
-                continue
+                work.update(step)
         except JetStreamError as error:
             if done:
-                error.args = (f"{error}; this was done before, and stays: {', '.join(done)}", *error.args[1:])
+                stays = f"this was done before, and stays: {', '.join(done)}"
+                error.args = (f"{error}; {stays}", *error.args[1:])
             raise
         done.append(f"{step.action} {step.what}")
 
 
 def refusals(plan: Plan) -> str:
     """Return the steps that cannot be carried out, with their reasons, as text."""
-    return "; ".join(f"{step.what} cannot be {_asked(step)}d: {', '.join(step.changes)}" for step in plan.refused)
+    refused = []
+    for step in plan.refused:
+        refused.append(f"{step.what} cannot be {_asked(step)}d: {', '.join(step.changes)}")
+    return "; ".join(refused)
 
 
 def _asked(step: Step) -> str:
@@ -166,7 +194,8 @@ class _Work:
         self._note = note
 
     def steps(self, wanted: Wanted, *, any_filter: bool) -> Iterator[Step]:
-        yield (stream := self._step(wanted.stream.name, "", wanted.stream))
+        stream = self._step(wanted.stream.name, "", wanted.stream)
+        yield stream
         exists = stream.actual is not None
         for consumer in wanted.consumers:
             known = consumer.name or consumer.durable_name
@@ -176,11 +205,14 @@ class _Work:
             yield step
 
     def _checked(self, step: Step, stream: Any, target: Any, actual: Any, exists: bool) -> Step:
-        """Return the step of a consumer, refused if it would set a filter that matches nothing of the stream."""
+        """Return the step of a consumer, refused if a new filter matches nothing of the stream."""
         if actual is not None and set(target.filters) == set(actual.filters):
             return step
-        fault = filter_fault(self._api, stream, target, f"plan {step.what}{self._note}", exists=exists)
-        return replace(step, action="refused", reasons=(*step.reasons, fault)) if fault else step
+        context = f"plan {step.what}{self._note}"
+        fault = filter_fault(self._api, stream, target, context, exists=exists)
+        if not fault:
+            return step
+        return replace(step, action="refused", reasons=(*step.reasons, fault))
 
     def create(self, step: Step) -> None:
         try:
@@ -205,31 +237,37 @@ class _Work:
             raise PlanOutdated(f"{step.what} was deleted before it could be updated") from None
 
     def _step(self, stream: str, consumer: str, wanted: Config, *, exists: bool = True) -> Step:
-        actual: Config | None = None
-        if exists:
-            model: type[StreamInfo | ConsumerInfo] = ConsumerInfo if consumer else StreamInfo
-            subject = jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO
-            context = f"read {_what(stream, consumer)}{self._note}"
-            found = self._api.find(model, subject, context=context, stream=stream, consumer=consumer)
-            actual = None if found is None else found.config
+        actual = self._actual(stream, consumer) if exists else None
         make: Callable[..., Step] = partial(Step, stream, consumer, wanted=wanted, actual=actual)
         if actual is None:
             return make("create", target=wanted)
         changes = tuple(differences(wanted, actual, given_only=self._given_only))
         if not changes:
             return make("unchanged", target=actual)
-        try:
-            target = merged(wanted, actual) if self._given_only else wanted
-        except ValidationError as error:
-            return make("refused", target=wanted, differences=changes, reasons=(complaint(error),))
-        action = "refused" if any(change.refused for change in changes) else "update"
-        return make(action, target=target, differences=changes)
+        target = wanted
+        if self._given_only:
+            try:
+                target = merged(wanted, actual)
+            except ValidationError as error:
+                reasons = (complaint(error),)
+                return make("refused", target=wanted, differences=changes, reasons=reasons)
+        refused = any(change.refused for change in changes)
+        return make("refused" if refused else "update", target=target, differences=changes)
+
+    def _actual(self, stream: str, consumer: str) -> Config | None:
+        """Return the configuration that the server has; None if there is none."""
+        model: type[StreamInfo | ConsumerInfo] = ConsumerInfo if consumer else StreamInfo
+        subject = jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO
+        context = f"read {_what(stream, consumer)}{self._note}"
+        found = self._api.find(model, subject, context=context, stream=stream, consumer=consumer)
+        return None if found is None else found.config
 
     def _send(self, step: Step) -> None:
         """Send a configuration. Raises `JetStreamError` when the server then has another one."""
         context = f"{step.action} {step.what}{self._note}"
-        done = send(self._api, step.stream, step.consumer, step.target, step.actual, context).config
-        confirm(step.wanted, done, f"{step.what} was {step.action}d{self._note}", given_only=self._given_only)
+        info = send(self._api, step.stream, step.consumer, step.target, step.actual, context)
+        done = f"{step.what} was {step.action}d{self._note}"
+        confirm(step.wanted, info.config, done, given_only=self._given_only)
         log.info("%sd %s", step.action, step.what)
 
 
@@ -239,22 +277,29 @@ def _what(stream: str, consumer: str) -> str:
 
 def _outdated(now: Step) -> PlanOutdated:
     change = "it was deleted" if now.actual is None else f"now there is {', '.join(now.changes)}"
-    return PlanOutdated(f"{now.what} has changed since the plan was made ({change}): make the plan again")
+    return PlanOutdated(
+        f"{now.what} has changed since the plan was made ({change}): make the plan again",
+    )
 
 
 def difference_words(difference: Difference) -> str:
     """Return a difference as text, with why it is refused, or what it risks."""
     if difference.refused:
         return f"{difference} (refused: {difference.refused})"
-    return f"{difference} (risk: {difference.risk})" if difference.risk else str(difference)
+    if difference.risk:
+        return f"{difference} (risk: {difference.risk})"
+    return str(difference)
 
 
 def difference_data(difference: Difference) -> dict[str, Any]:
-    """Return a difference as data that `json` writes, with values of the API: nanoseconds, bytes."""
-    return {
+    """Return a difference as data that `json` writes, with the API's values."""
+    data = {
         "field": difference.field,
         "actual": difference.actual,
         "wanted": difference.wanted,
-        **({"refused": difference.refused} if difference.refused else {}),
-        **({"risk": difference.risk} if difference.risk else {}),
     }
+    if difference.refused:
+        data["refused"] = difference.refused
+    if difference.risk:
+        data["risk"] = difference.risk
+    return data

@@ -1,16 +1,18 @@
 """The base of all models: strict with users, open to servers. Pure.
 
-`Model(...)`, `model_validate` and `parse` read what a user wrote: they refuse a misspelt field and name the one that is
-like it, check ranges, and take durations as text. `from_server` reads what a server sent: it checks types alone, and
-keeps fields that this version does not know in ``model_extra``, which is sent back unchanged. One validator does it
-all, `Model._parse_user`; the context says what is read.
+`Model(...)`, `model_validate` and `parse` read what a user wrote: they refuse a misspelt field and
+name the one that is like it, check ranges, and take durations as text. `from_server` reads what a
+server sent: it checks types alone, and keeps fields that this version does not know in
+``model_extra``, which is sent back unchanged. One validator does it all, `Model._parse_user`; the
+context says what is read.
 
-A field that is not set has the server's default and is not sent (``model_fields_set`` has those that are set). None
-means "not set" everywhere. A user may write one item in place of a list (``subjects: orders.>``), and a text in place
-of a part that has a ``shorthand`` (``mirror: ORDERS``).
+A field that is not set has the server's default and is not sent (``model_fields_set`` has those
+that are set). None means "not set" everywhere. A user may write one item in place of a list
+(``subjects: orders.>``), and a text in place of a part that has a ``shorthand`` (``mirror:
+ORDERS``).
 
-For a type checker a duration is `Nanoseconds` and a list is a tuple. Other forms go through `parse`, or through
-`Nanoseconds.of("10s")`.
+For a type checker a duration is `Nanoseconds` and a list is a tuple. Other forms go through
+`parse`, or through `Nanoseconds.of("10s")`.
 """
 
 from __future__ import annotations
@@ -78,14 +80,17 @@ _MESSAGES = {  # by pydantic's type of error
 
 @functools.cache
 def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
-    """Return the docstrings of the fields of a model, from its source; a field without one is left out.
+    """Return the docstrings of the fields of a model, from its source.
 
-    Pydantic's ``use_attribute_docstrings`` reads the sources of all models when they are imported. That takes a command
-    longer than everything else that it does with them.
+    A field without a docstring is left out.
+
+    Pydantic's ``use_attribute_docstrings`` reads the sources of all models when they are imported.
+    That takes a command longer than everything else that it does with them.
     """
     docs: dict[str, str] = {}
     for base in model.__bases__:
-        docs |= field_docs(base) if issubclass(base, Model) else {}
+        if issubclass(base, Model):
+            docs |= field_docs(base)
     source = _classes(model.__module__).get(model.__name__)
     for pair in itertools.pairwise(source.body if source else ()):
         match pair:
@@ -96,8 +101,9 @@ def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
 
 @functools.cache
 def _classes(module: str) -> Mapping[str, ast.ClassDef]:
-    """Return the classes of a module by name; none without its source, which may be typed in or compiled."""
-    # Not `inspect.getsource` of a class, which reads the module by `ast` to find it, and then its tokens one by one.
+    """Return the classes of a module by name; none for a module without its source."""
+    # Not `inspect.getsource` of a class, which reads the module by `ast` to find it, and then its
+    # tokens one by one.
     with contextlib.suppress(OSError, TypeError):
         body = ast.parse(inspect.getsource(sys.modules[module])).body
         return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
@@ -108,7 +114,7 @@ class Model(BaseModel):
     """A configuration, or a reply. Immutable; `changed` makes another one."""
 
     shorthand: ClassVar[str] = ""
-    """The field that a text sets where a user writes a text in place of this whole part; empty for none."""
+    """The field that is set where a user writes a text in place of this part; empty for none."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -117,11 +123,19 @@ class Model(BaseModel):
     )
 
     @classmethod
-    def parse(cls: type[M], given: Mapping[str, Any], what: str, newer: Callable[[], bool] | None = None) -> M:
-        """Return the model of what a user wrote. Raises `OptionError`, one line that begins with ``what``.
+    def parse(
+        cls: type[M],
+        given: Mapping[str, Any],
+        what: str,
+        newer: Callable[[], bool] | None = None,
+    ) -> M:
+        """Return the model of what a user wrote.
 
-        ``newer`` is asked when there is an unknown field: whether the server is newer than this version. Such a server
-        may have written the field, and itself refuses those that it does not know, so the field is kept.
+        Raises `OptionError`, one line that begins with ``what``.
+
+        ``newer`` is asked when there is an unknown field: whether the server is newer than this
+        version. Such a server may have written the field, and itself refuses those that it does not
+        know, so the field is kept.
         """
         try:
             return cls.model_validate(given, context={_NEWER: newer})
@@ -129,10 +143,15 @@ class Model(BaseModel):
             raise OptionError(f"{what}: {complaint(error)}") from None
 
     @classmethod
-    def from_server(cls: type[M], body: Mapping[str, Any], context: str = "read the server's reply") -> M:
+    def from_server(
+        cls: type[M],
+        body: Mapping[str, Any],
+        context: str = "read the server's reply",
+    ) -> M:
         """Return the model of what a server sent; ``context`` is an infinitive without "to".
 
-        Raises `ProtocolError` when a field that the server always sends is missing, or a field is of another type.
+        Raises `ProtocolError` when a field that the server always sends is missing, or a field is
+        of another type.
         """
         try:
             return cls.model_validate(body, context=TRUST)
@@ -140,19 +159,26 @@ class Model(BaseModel):
             raise ProtocolError(f"cannot {context}: {complaint(error)}") from None
 
     def body(self) -> dict[str, Any]:
-        """Return what is sent to a server: the fields that are set, unknown ones included, with `users_metadata`."""
+        """Return the body of a request: the fields that are set, with `users_metadata`.
+
+        Fields that only a newer server knows are included.
+        """
         body = self.model_dump(mode="json", exclude_unset=True)
         metadata = users_metadata(body.pop("metadata", {}))
         return {**body, "metadata": metadata} if metadata else body
 
     def changed(self: M, **changes: Any) -> M:
-        """Return a copy with other values, checked like those of a user; None takes a field back to its default.
+        """Return a copy with other values, which are checked like those of a user.
 
-        Raises `pydantic.ValidationError` when a change is not allowed, or does not fit to the other fields. What did
-        not fit before does not count.
+        None takes a field back to its default. Raises `pydantic.ValidationError` when a change is
+        not allowed, or does not fit to the other fields. What did not fit before does not count.
         """
-        required = {name: getattr(self, name) for name, field in type(self).model_fields.items() if field.is_required()}
-        return type(self).model_validate({**required, **changes}, context={_BASE: self})
+        values = {}
+        for name, field in type(self).model_fields.items():
+            if field.is_required():
+                values[name] = getattr(self, name)
+        values |= changes
+        return type(self).model_validate(values, context={_BASE: self})
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -169,21 +195,36 @@ class Model(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _parse_user(cls: type[M], data: Any, read: ModelWrapValidatorHandler[M], info: ValidationInfo) -> M:
+    def _parse_user(
+        cls: type[M],
+        data: Any,
+        read: ModelWrapValidatorHandler[M],
+        info: ValidationInfo,
+    ) -> M:
         """Read what a user wrote, and check it once: names, values, and how they fit together.
 
-        Of what a server sent, only the types are checked. In the context, `_BASE` is the model that `changed` copies.
+        Of what a server sent, only the types are checked. In the context, `_BASE` is the model that
+        `changed` copies.
         """
         context = info.context or {}
-        if not trusted(info):
+        from_user = not trusted(info)
+        if from_user:
             data = cls._as_meant(data, context.get(_NEWER))
         if not isinstance(data, Mapping):
             return read(data)
         model = read({name: value for name, value in data.items() if value is not None})
-        if trusted(info):
-            return model
-        base, known = context.get(_BASE), set()
-        if type(base) is cls:
+        if from_user:
+            model = cls._completed(model, context.get(_BASE), data)
+        return model
+
+    @classmethod
+    def _completed(cls: type[M], model: M, base: object, data: Mapping[str, Any]) -> M:
+        """Return a model with the fields of ``base`` that ``data`` does not change.
+
+        Raises pydantic's error for faults that ``base`` does not have.
+        """
+        known: set[str] = set()
+        if isinstance(base, cls) and type(base) is cls:
             known = set(base.faults())
             kept = base.model_fields_set - data.keys()
             model = model.model_copy(update={name: getattr(base, name) for name in kept})
@@ -194,24 +235,31 @@ class Model(BaseModel):
 
     @classmethod
     def _as_meant(cls, data: Any, newer: Callable[[], bool] | None) -> Any:
-        """Return the fields that a user means: `shorthand` is one field, a single item a list of one."""
+        """Return the fields that a user means: `shorthand` is one field, a single item a list."""
         if cls.shorthand and isinstance(data, str):
             data = {cls.shorthand: data}
         if not isinstance(data, Mapping):
             return data
         fields = cls.model_fields
-        unknown = [f"{shown(name)}{hint(str(name), fields)}" for name in data if name not in fields]
+        unknown = [name for name in data if name not in fields]
         if unknown and not (newer is not None and newer()):
-            raise field_error("unknown_field", f"there is no field {', '.join(unknown)}")
+            listed = ", ".join(f"{shown(name)}{hint(str(name), fields)}" for name in unknown)
+            raise field_error("unknown_field", f"there is no field {listed}")
         meant = dict(data)
         for name in data.keys() & fields.keys():
-            value = data[name]
-            if get_origin(fields[name].annotation) is tuple and isinstance(value, (str, Mapping, Model)):
-                if isinstance(value, str) and "," in value:
-                    problem = f"{name} must be a list, not a text with commas such as {shown(value)}"
-                    raise field_error("contradiction", problem)
-                meant[name] = (value,)
+            if get_origin(fields[name].annotation) is tuple:
+                meant[name] = _as_list(name, data[name])
         return meant
+
+
+def _as_list(name: str, value: Any) -> Any:
+    """Return the value of a field that is a list; a single item is a list of one."""
+    if not isinstance(value, (str, Mapping, Model)):
+        return value
+    if isinstance(value, str) and "," in value:
+        problem = f"{name} must be a list, not a text with commas such as {shown(value)}"
+        raise field_error("contradiction", problem)
+    return (value,)
 
 
 class Reply(Model):
@@ -222,7 +270,10 @@ class Reply(Model):
 
 
 class Page(Reply):
-    """One part of a long list. The next one begins at ``offset`` plus the number of entries here."""
+    """One part of a long list.
+
+    The next one begins at ``offset`` plus the number of entries here.
+    """
 
     total: Count = 0
     """How many entries there are in all."""
@@ -247,8 +298,15 @@ def complaint(error: ValidationError) -> str:
 
 
 def users_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata without what servers and Spark queries wrote: no user changes it, or gives it to a copy."""
-    return {key: value for key, value in metadata.items() if not key.startswith("_nats.") and key not in QUERY_METADATA}
+    """Return the metadata without that of servers and Spark queries.
+
+    No user changes it, or gives it to a copy.
+    """
+    own = {}
+    for key, value in metadata.items():
+        if not key.startswith("_nats.") and key not in QUERY_METADATA:
+            own[key] = value
+    return own
 
 
 def hint(name: str, known: Iterable[str]) -> str:
@@ -258,7 +316,7 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 
 def readable(value: Any) -> str:
-    """A value for people: durations such as ``1h30m``, sizes such as ``1GiB``, JSON for what has parts."""
+    """A value for people: ``1h30m`` for durations, ``1GiB`` for sizes, JSON for values with parts."""
     if value is None or value in ((), {}, ""):
         return "nothing"
     if isinstance(value, bool):
@@ -269,7 +327,10 @@ def readable(value: Any) -> str:
 
 
 def rendered(model: Model) -> dict[str, Any]:
-    """The fields that are set, for people: durations and sizes as text that `Model.parse` reads again."""
+    """The fields that are set, for people: durations and sizes are text.
+
+    `Model.parse` reads that text again.
+    """
     return {name: _rendered(value) for name, value in model.model_dump(exclude_unset=True).items()}
 
 
@@ -280,7 +341,10 @@ def _rendered(value: Any) -> Any:
         return [_rendered(item) for item in value]
     if isinstance(value, dict):
         return {name: _rendered(field) for name, field in value.items()}
-    if isinstance(value, bool) or value is None or type(value) in (int, str):
+    # Durations, sizes and times are subclasses of int and str.
+    if value is None or type(value) in (bool, int, str):
         return value
-    # There is no text for a negative duration.
-    return int(value) if isinstance(value, int) and value < 0 else str(value)
+    if isinstance(value, int) and value < 0:
+        # There is no text for a negative duration.
+        return int(value)
+    return str(value)

@@ -1,4 +1,7 @@
-"""The settings of Key-Value and Object Store buckets, and what both have in common: names, state. Pure."""
+"""The settings of Key-Value and Object Store buckets, and what both have in common: names, state.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,15 @@ from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, shown
 
 T = TypeVar("T")
 Nearest = Callable[[str, str], str]
-"""Returns the end of an error that a stream does not exist, for its name and the beginning of those of its kind."""
+"""Returns the end of an error about a missing stream, for its name and the prefix of its kind."""
 
 _WINDOW = Nanoseconds.of("2m")
 _LONGEST = 255  # bytes of the name of a stream
-_OTHER_NAMES = {"history": "max_msgs_per_subject", "max_value_size": "max_msg_size", "replicas": "num_replicas"}
+_OTHER_NAMES = {
+    "history": "max_msgs_per_subject",
+    "max_value_size": "max_msg_size",
+    "replicas": "num_replicas",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,10 @@ class BucketLayout:
     prefix: str
 
     def name(self, bucket: object) -> str:
-        """The name of a bucket, or `OptionError`: with a dot or a wildcard it would be another stream."""
+        """The name of a bucket.
+
+        Raises `OptionError`: a dot or a wildcard makes another stream of it.
+        """
         names = Identifier(_LONGEST - len(self.prefix))
         try:
             return str(names.parse("bucket", bucket))
@@ -57,9 +67,10 @@ class BucketLayout:
 
     @contextmanager
     def naming(self, bucket: str, nearest: Nearest, context: str = "") -> Iterator[None]:
-        """Let a `StreamNotFound` speak of the bucket; ``context`` is what cannot be done without it, an infinitive.
+        """Let a `StreamNotFound` speak of the bucket.
 
-        ``nearest`` finds the bucket that may be meant.
+        ``context`` is an infinitive that says what needs the bucket. ``nearest`` finds the bucket
+        that may be meant.
         """
         try:
             yield
@@ -76,7 +87,10 @@ class AnyBucketConfig(Model):
     ttl: Annotated[Nanoseconds, Span("100ms", zero=NO_LIMIT)] = ZERO
     """How long what it holds stays, in nanoseconds; 0 for ever."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=NO_LIMIT)] = Bytes(-1)
-    """How many bytes the bucket may have; 0 or -1 for any number. A full bucket takes nothing more."""
+    """How many bytes the bucket may have; 0 or -1 for any number.
+
+    A full bucket takes nothing more.
+    """
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
     """Where it is kept. It can never change."""
     replicas: Replicas = 1
@@ -110,7 +124,10 @@ class BucketConfig(AnyBucketConfig):
 
     def _checks(self) -> Iterator[Check]:
         for name in ("sources", "limit_marker_ttl"):
-            yield self.mirror and getattr(self, name), f"a mirror cannot have {name}: remove that or mirror"
+            yield (
+                self.mirror and getattr(self, name),
+                f"a mirror cannot have {name}: remove that or mirror",
+            )
 
 
 class ObjectBucketConfig(AnyBucketConfig):
@@ -118,25 +135,33 @@ class ObjectBucketConfig(AnyBucketConfig):
 
 
 def fields_of(bucket: str, config: AnyBucketConfig, names: Iterable[str]) -> dict[str, Any]:
-    """The fields of a stream that stand for these of its bucket; other buckets are named by their streams."""
+    """The fields of a stream that stand for these of its bucket.
+
+    Other buckets are named by their streams.
+    """
     fields: dict[str, Any] = {}
     for name in names:
-        value = getattr(config, name)
-        if name == "ttl":
-            # A server refuses to remember message ids for longer than messages.
-            fields |= {"max_age": value, "duplicate_window": min(value or _WINDOW, _WINDOW)}
-        elif name == "compression":
-            fields["compression"] = "s2" if value else "none"
-        elif name == "limit_marker_ttl":
-            # What markers need cannot be taken back.
-            fields |= {"subject_delete_marker_ttl": value, **({"allow_msg_ttl": True} if value else {})}
-        elif name == "mirror":
-            fields["mirror"] = value and _of_bucket(value)[0]
-        elif name == "sources":
-            fields["sources"] = tuple(_source(bucket, source) for source in value)
-        else:
-            fields[_OTHER_NAMES.get(name, name)] = value
+        fields |= _fields_of_setting(bucket, name, getattr(config, name))
     return fields
+
+
+def _fields_of_setting(bucket: str, name: str, value: Any) -> dict[str, Any]:
+    """The fields of a stream that stand for one field of its bucket."""
+    if name == "ttl":
+        # A server refuses to remember message ids for longer than messages.
+        return {"max_age": value, "duplicate_window": min(value or _WINDOW, _WINDOW)}
+    if name == "compression":
+        return {"compression": "s2" if value else "none"}
+    if name == "limit_marker_ttl":
+        marker = {"subject_delete_marker_ttl": value}
+        # Markers need a time to live of single messages, which cannot be taken back: so it is not
+        # set to false.
+        return {**marker, "allow_msg_ttl": True} if value else marker
+    if name == "mirror":
+        return {"mirror": value and _of_bucket(value)[0]}
+    if name == "sources":
+        return {"sources": tuple(_source(bucket, source) for source in value)}
+    return {_OTHER_NAMES.get(name, name): value}
 
 
 def _of_bucket(origin: StreamSource) -> tuple[StreamSource, str]:
@@ -149,12 +174,17 @@ def _of_bucket(origin: StreamSource) -> tuple[StreamSource, str]:
 
 
 def _source(bucket: str, source: StreamSource) -> StreamSource:
-    """A source by its stream, whose keys become keys of this bucket, unless it says itself what becomes of them."""
+    """A source by its stream; its keys become keys of this bucket.
+
+    A source that has transforms or a filter of its own keeps them.
+    """
     named, origin = _of_bucket(source)
     # A bucket of the same name in another domain has the right subjects.
-    if source.subject_transforms or source.filter_subject or (source.external is not None and origin == bucket):
+    same_name_elsewhere = source.external is not None and origin == bucket
+    if source.subject_transforms or source.filter_subject or same_name_elsewhere:
         return named
-    return named.changed(subject_transforms=(SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>"),))
+    transform = SubjectTransform(src=f"$KV.{origin}.>", dest=f"$KV.{bucket}.>")
+    return named.changed(subject_transforms=(transform,))
 
 
 class FromStream(Generic[T]):
@@ -169,7 +199,10 @@ class FromStream(Generic[T]):
 
 @dataclass(frozen=True)
 class AnyBucketInfo:
-    """A bucket of either kind: how it is set up, and what it holds. ``stream`` is all that the server says."""
+    """A bucket of either kind: how it is set up, and what it holds.
+
+    ``stream`` is all that the server says.
+    """
 
     kind: ClassVar[BucketLayout]
 
