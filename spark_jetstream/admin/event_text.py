@@ -1,12 +1,13 @@
-"""Events as text, in a line, with all fields or as a template has it, as JSON, and as CloudEvents 1.0. Pure."""
+"""Events as text (a line, all fields, a template), as JSON, and as CloudEvents 1.0. Pure."""
 
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 import string
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from spark_jetstream.admin.models import events
@@ -22,37 +23,42 @@ _LONGEST = 200  # characters of a message that is no event
 
 
 def event_line(event: Event) -> str:
-    """Return an event as a line of text: time, kind, and what happened; `brief` of `LONGEST_MESSAGE` characters."""
-    text = _TEXTS.get(type(event), _plain)
-    return brief(f"{_clock(event.timestamp)} {event.kind} {text(event)}", LONGEST_MESSAGE)
+    """Return an event as a line: time, kind and text; `brief` of `LONGEST_MESSAGE` characters."""
+    return brief(f"{_clock(event.timestamp)} {event.kind} {_text(event)}", LONGEST_MESSAGE)
 
 
 def event_details(event: Event) -> str:
-    """Return the line of `event_line`, and a line for each field that the event has, as ``client.user: alice``."""
-    fields = (f"  {name}: {brief(str(value), LONGEST_MESSAGE)}" for name, value in _fields(event_json(event)))
-    return "\n".join([event_line(event), *fields])
+    """Return the line of `event_line`, and a line for each field, as ``client.user: alice``."""
+    lines = [event_line(event)]
+    for name, value in _fields(event_json(event)):
+        lines.append(f"  {name}: {brief(str(value), LONGEST_MESSAGE)}")
+    return "\n".join(lines)
 
 
 class EventTemplate(string.Formatter):
     """A text with fields of events in braces, such as ``{timestamp} {kind} {client.user:>10}``.
 
-    The names are those of `event_details`, and ``kind`` and ``line`` (that of `event_line`). A field that an event does
-    not have is empty.
+    The names are those of `event_details`, and ``kind`` and ``line`` (that of `event_line`). A
+    field that an event does not have is empty.
     """
 
     def __init__(self, text: str) -> None:
         """Raises `OptionError` for a text that is no template."""
         self._text = text
         try:
-            if any(name == "" or "{" in (form or "") for _, name, form, _ in self.parse(text)):
-                raise ValueError("a field has no name, or another field in its format")
+            for _, name, form, _ in self.parse(text):
+                if name == "" or "{" in (form or ""):
+                    raise ValueError("a field has no name, or another field in its format")
             self.vformat(text, (), {})
         except ValueError as error:
-            raise OptionError(f"template {text!r} is not possible: {error}", option="template") from None
+            problem = f"template {text!r} is not possible: {error}"
+            raise OptionError(problem, option="template") from None
 
     def __call__(self, event: Event) -> str:
-        """Return the text with the fields of an event; `brief` of `LONGEST_MESSAGE` characters each."""
-        named = {**dict(_fields(event_json(event))), "kind": event.kind, "line": event_line(event)}
+        """Return the text with the fields of an event, each `brief`."""
+        named = dict(_fields(event_json(event)))
+        named["kind"] = event.kind
+        named["line"] = event_line(event)
         return self.vformat(self._text, (), named)
 
     def get_field(self, field_name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[str, str]:
@@ -61,7 +67,7 @@ class EventTemplate(string.Formatter):
 
 
 def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield names and values of an object of JSON; those inside of others have both names, with a dot."""
+    """Yield names and values of an object of JSON; names of nested objects have dots."""
     for key, field in value.items():
         if isinstance(field, dict):
             yield from _fields(field, f"{name}{key}.")
@@ -78,16 +84,27 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def cloud_event(event: Event) -> dict[str, Any]:
-    """Return an event as a CloudEvent 1.0 in its JSON format; the message of an `UnknownEvent` is ``data_base64``."""
-    cloud: dict[str, Any] = {"specversion": "1.0", "id": event.id, "source": SOURCE, "type": event.type}
+    """Return an event as a CloudEvent 1.0 in its JSON format.
+
+    The message of an `UnknownEvent` is ``data_base64``.
+    """
+    cloud: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": event.id,
+        "source": SOURCE,
+        "type": event.type,
+    }
     if event.published_on:
         cloud["subject"] = event.published_on
     if not event.timestamp.never:
         cloud["time"] = str(event.timestamp)
     if isinstance(event, UnknownEvent):
-        encoded = base64.b64encode(event.data).decode()
-        return {**cloud, "datacontenttype": "application/octet-stream", "data_base64": encoded}
-    return {**cloud, "datacontenttype": "application/json", "data": event_json(event)}
+        cloud["datacontenttype"] = "application/octet-stream"
+        cloud["data_base64"] = base64.b64encode(event.data).decode()
+    else:
+        cloud["datacontenttype"] = "application/json"
+        cloud["data"] = event_json(event)
+    return cloud
 
 
 def _clock(time: Timestamp) -> str:
@@ -97,19 +114,14 @@ def _clock(time: Timestamp) -> str:
     return re.sub(r"\.([0-9]*)", lambda fraction: f".{fraction[1][:3]:0<3}", time)
 
 
-def _plain(event: Event) -> str:
-    """Return all fields of an event of an unknown type."""
-    rest = {name: value for name, value in event_json(event).items() if name not in Event.model_fields}
-    return json.dumps(rest, ensure_ascii=False)
-
-
 def _consumer(event: ConsumerEvent) -> str:
     return f"consumer {event.consumer} of stream {event.stream}"
 
 
 def _message(event: events.DeliveryEvent | events.MaxDeliver) -> str:
     times = f"delivery {event.deliveries}" if event.deliveries > 1 else "first delivery"
-    return f"message {event.stream_seq} of stream {event.stream} ({times} to consumer {event.consumer})"
+    message = f"message {event.stream_seq} of stream {event.stream}"
+    return f"{message} ({times} to consumer {event.consumer})"
 
 
 def _client(client: ClientInfo | None) -> str:
@@ -119,11 +131,6 @@ def _client(client: ClientInfo | None) -> str:
     who = client.user or client.name or client.client_id or f"client {client.id}"
     at = f" at {client.host}" if client.host else ""
     return f"{who}{at} (account {client.acc or 'unknown'})"
-
-
-def _audit(event: events.ApiAudit) -> str:
-    error = _error(event.response)
-    return f"{_client(event.client)} asked {event.subject}{f', refused: {error}' if error else ''}"
 
 
 def _error(response: str) -> str:
@@ -136,82 +143,208 @@ def _error(response: str) -> str:
 
 
 def _done(action: str) -> str:
-    return {"create": "was created", "modify": "was changed", "delete": "was deleted"}.get(action, f"saw {action}")
+    known = {"create": "was created", "modify": "was changed", "delete": "was deleted"}
+    return known.get(action, f"saw {action}")
 
 
 def _led(what: str, event: Any) -> str:
-    # A domain's leader is given by its id.
-    named = next((replica.name for replica in event.replicas if replica.peer == event.leader), event.leader)
+    named = event.leader
+    for replica in event.replicas:
+        # The leader of a domain is given by its id.
+        if replica.peer == event.leader:
+            named = replica.name
+            break
     return f"{named or 'no server'} leads {what} now, {_servers(event)}"
 
 
 def _stalled(what: str, event: Any) -> str:
-    away = {replica.name for replica in event.replicas if replica.offline or not replica.current}
+    away = set()
+    for replica in event.replicas:
+        if replica.offline or not replica.current:
+            away.add(replica.name)
     return f"{what} has no leader, most of its servers are away: {_servers(event, away)}"
 
 
 def _servers(event: Any, away: Collection[str] = ()) -> str:
-    names = [f"{replica.name}{' (away)' if replica.name in away else ''}" for replica in event.replicas]
+    names = []
+    for replica in event.replicas:
+        mark = " (away)" if replica.name in away else ""
+        names.append(f"{replica.name}{mark}")
     return f"servers {', '.join(names)}" if names else "no other servers"
 
 
-def _gap(event: Gap) -> str:
+@functools.singledispatch
+def _text(event: Event) -> str:
+    """Return the text of an event: all fields for one of an unknown type."""
+    fields = event_json(event).items()
+    rest = {name: value for name, value in fields if name not in Event.model_fields}
+    return json.dumps(rest, ensure_ascii=False)
+
+
+@_text.register
+def _(event: Gap) -> str:
     if event.lost:
         return f"{event.lost:,} events were lost: {event.reason}"
+    since = _clock(event.since)
     if event.until is None:
-        return f"events may be missing since {_clock(event.since)}: {event.reason}"
-    return f"events may be missing from {_clock(event.since)} to {_clock(event.until)}: {event.reason}"
+        return f"events may be missing since {since}: {event.reason}"
+    return f"events may be missing from {since} to {_clock(event.until)}: {event.reason}"
 
 
-def _unknown(event: UnknownEvent) -> str:
+@_text.register
+def _(event: UnknownEvent) -> str:
     text = event.data[:_LONGEST].decode("utf-8", "backslashreplace")
     more = "..." if len(event.data) > _LONGEST else ""
     return f"a message on {event.subject} is no event ({event.reason}): {text}{more}"
 
 
-_TEXTS: Mapping[type[Event], Callable[[Any], str]] = {
-    events.ApiAudit: _audit,
-    events.ApiLimitReached: lambda e: f"server {e.server} dropped {e.dropped:,} requests to the JetStream API",
-    events.StreamAction: lambda e: f"stream {e.stream} {_done(e.action)}",
-    events.ConsumerAction: lambda e: f"{_consumer(e)} {_done(e.action)}",
-    events.ConsumerPause: lambda e: (
-        f"{_consumer(e)} {f'is paused until {e.pause_until}' if e.paused else 'delivers again'}"
-    ),
-    events.MaxDeliver: lambda e: f"{_message(e)} is given up",
-    events.Nak: lambda e: f"{_message(e)} was refused, and will be delivered again",
-    events.Terminated: lambda e: f"{_message(e)} was refused for good{f': {e.reason}' if e.reason else ''}",
-    events.ConsumerAck: lambda e: f"{_message(e)} was acknowledged after {e.ack_time}",
-    events.ConsumerPinned: lambda e: f"group {e.group} of {_consumer(e)} goes to client {e.pinned_id}",
-    events.ConsumerUnpinned: lambda e: f"group {e.group} of {_consumer(e)} goes to no client any more ({e.reason})",
-    events.SnapshotCreate: lambda e: (
-        f"a backup of stream {e.stream} ({e.state.messages:,} messages) was begun by {_client(e.client)}"
-    ),
-    events.SnapshotComplete: lambda e: (
-        f"the backup of stream {e.stream} that began at {_clock(e.start)} "
-        f"{f'failed: {e.error}' if e.error else 'ended'}"
-    ),
-    events.RestoreCreate: lambda e: f"a restore of stream {e.stream} was begun by {_client(e.client)}",
-    events.RestoreComplete: lambda e: f"the restore of stream {e.stream} ended, with {int(e.bytes):,} bytes",
-    events.StreamBatchAbandoned: lambda e: f"batch {e.batch} for stream {e.stream} was not stored ({e.reason})",
-    events.StreamLeaderElected: lambda e: _led(f"stream {e.stream}", e),
-    events.StreamQuorumLost: lambda e: _stalled(f"stream {e.stream}", e),
-    events.ConsumerLeaderElected: lambda e: _led(_consumer(e), e),
-    events.ConsumerQuorumLost: lambda e: _stalled(_consumer(e), e),
-    events.DomainLeaderElected: lambda e: _led(f"the JetStream of cluster {e.cluster or 'unknown'}", e),
-    events.ServerOutOfSpace: lambda e: (
-        f"server {e.server} has no room left on its disk{f' for stream {e.stream}' if e.stream else ''}"
-    ),
-    events.ServerRemoved: lambda e: f"server {e.server} was removed from cluster {e.cluster or 'unknown'}",
-    events.MetaRescue: lambda e: (
-        f"server {e.server} lowered how many servers must agree from {e.prev_quorum} to {e.new_quorum}"
-    ),
-    events.ClientConnect: lambda e: f"{_client(e.client)} connected to server {e.server.name}",
-    events.ClientDisconnect: lambda e: f"{_client(e.client)} left server {e.server.name}: {e.reason}",
-    events.AccountConnections: lambda e: f"account {e.acc} has {e.conns:,} connections to server {e.server.name}",
-    events.ServiceLatency: lambda e: (
-        f"{_client(e.requestor)} waited {e.total}, {e.service} of it for {_client(e.responder)}"
-        f"{f': {e.description}' if e.description else ''}"
-    ),
-    Gap: _gap,
-    UnknownEvent: _unknown,
-}
+@_text.register
+def _(event: events.ApiAudit) -> str:
+    error = _error(event.response)
+    refusal = f", refused: {error}" if error else ""
+    return f"{_client(event.client)} asked {event.subject}{refusal}"
+
+
+@_text.register
+def _(event: events.ApiLimitReached) -> str:
+    return f"server {event.server} dropped {event.dropped:,} requests to the JetStream API"
+
+
+@_text.register
+def _(event: events.StreamAction) -> str:
+    return f"stream {event.stream} {_done(event.action)}"
+
+
+@_text.register
+def _(event: events.ConsumerAction) -> str:
+    return f"{_consumer(event)} {_done(event.action)}"
+
+
+@_text.register
+def _(event: events.ConsumerPause) -> str:
+    if event.paused:
+        return f"{_consumer(event)} is paused until {event.pause_until}"
+    return f"{_consumer(event)} delivers again"
+
+
+@_text.register
+def _(event: events.MaxDeliver) -> str:
+    return f"{_message(event)} is given up"
+
+
+@_text.register
+def _(event: events.Nak) -> str:
+    return f"{_message(event)} was refused, and will be delivered again"
+
+
+@_text.register
+def _(event: events.Terminated) -> str:
+    reason = f": {event.reason}" if event.reason else ""
+    return f"{_message(event)} was refused for good{reason}"
+
+
+@_text.register
+def _(event: events.ConsumerAck) -> str:
+    return f"{_message(event)} was acknowledged after {event.ack_time}"
+
+
+@_text.register
+def _(event: events.ConsumerPinned) -> str:
+    return f"group {event.group} of {_consumer(event)} goes to client {event.pinned_id}"
+
+
+@_text.register
+def _(event: events.ConsumerUnpinned) -> str:
+    group = f"group {event.group} of {_consumer(event)}"
+    return f"{group} goes to no client any more ({event.reason})"
+
+
+@_text.register
+def _(event: events.SnapshotCreate) -> str:
+    stream = f"stream {event.stream} ({event.state.messages:,} messages)"
+    return f"a backup of {stream} was begun by {_client(event.client)}"
+
+
+@_text.register
+def _(event: events.SnapshotComplete) -> str:
+    end = f"failed: {event.error}" if event.error else "ended"
+    return f"the backup of stream {event.stream} that began at {_clock(event.start)} {end}"
+
+
+@_text.register
+def _(event: events.RestoreCreate) -> str:
+    return f"a restore of stream {event.stream} was begun by {_client(event.client)}"
+
+
+@_text.register
+def _(event: events.RestoreComplete) -> str:
+    return f"the restore of stream {event.stream} ended, with {int(event.bytes):,} bytes"
+
+
+@_text.register
+def _(event: events.StreamBatchAbandoned) -> str:
+    return f"batch {event.batch} for stream {event.stream} was not stored ({event.reason})"
+
+
+@_text.register
+def _(event: events.StreamLeaderElected) -> str:
+    return _led(f"stream {event.stream}", event)
+
+
+@_text.register
+def _(event: events.StreamQuorumLost) -> str:
+    return _stalled(f"stream {event.stream}", event)
+
+
+@_text.register
+def _(event: events.ConsumerLeaderElected) -> str:
+    return _led(_consumer(event), event)
+
+
+@_text.register
+def _(event: events.ConsumerQuorumLost) -> str:
+    return _stalled(_consumer(event), event)
+
+
+@_text.register
+def _(event: events.DomainLeaderElected) -> str:
+    return _led(f"the JetStream of cluster {event.cluster or 'unknown'}", event)
+
+
+@_text.register
+def _(event: events.ServerOutOfSpace) -> str:
+    stream = f" for stream {event.stream}" if event.stream else ""
+    return f"server {event.server} has no room left on its disk{stream}"
+
+
+@_text.register
+def _(event: events.ServerRemoved) -> str:
+    return f"server {event.server} was removed from cluster {event.cluster or 'unknown'}"
+
+
+@_text.register
+def _(event: events.MetaRescue) -> str:
+    quorums = f"from {event.prev_quorum} to {event.new_quorum}"
+    return f"server {event.server} lowered how many servers must agree {quorums}"
+
+
+@_text.register
+def _(event: events.ClientConnect) -> str:
+    return f"{_client(event.client)} connected to server {event.server.name}"
+
+
+@_text.register
+def _(event: events.ClientDisconnect) -> str:
+    return f"{_client(event.client)} left server {event.server.name}: {event.reason}"
+
+
+@_text.register
+def _(event: events.AccountConnections) -> str:
+    return f"account {event.acc} has {event.conns:,} connections to server {event.server.name}"
+
+
+@_text.register
+def _(event: events.ServiceLatency) -> str:
+    description = f": {event.description}" if event.description else ""
+    waited = f"{_client(event.requestor)} waited {event.total}"
+    return f"{waited}, {event.service} of it for {_client(event.responder)}{description}"

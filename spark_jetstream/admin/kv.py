@@ -1,6 +1,7 @@
 """Key-Value buckets: list, create, change, delete; and the keys of one bucket: read, write, watch.
 
-ADR-8 "JetStream based Key-Value Stores"; time to live of a key: ADR-48 "TTL Support for Key-Value Buckets".
+ADR-8 "JetStream based Key-Value Stores"; time to live of a key: ADR-48 "TTL Support for Key-Value
+Buckets".
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.messages import Messages, check_place, octets, store
 from spark_jetstream.admin.models.buckets import BucketConfig, Nearest, fields_of
 from spark_jetstream.admin.models.kv import KEY_VALUE, BucketInfo, Entry, entries_of, entry_of
+from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo, StreamSource
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
 from spark_jetstream.buckets.kv import (
@@ -86,13 +89,13 @@ class _Place:
 class Bucket:
     """A Key-Value bucket; ``admin.kv.bucket(name)``.
 
-    Values are bytes; text is stored as UTF-8. A revision is a sequence of the bucket's stream. A mirror is read from
-    the mirror and written at its origin. The first method reads the bucket's configuration; an account that may not
-    read it can still write, and `get`.
+    Values are bytes; text is stored as UTF-8. A revision is a sequence of the bucket's stream. A
+    mirror is read from the mirror and written at its origin. The first method reads the bucket's
+    configuration; an account that may not read it can still write, and `get`.
 
-    All methods raise what `Api` raises; `StreamNotFound` when there is no such bucket; `OptionError` for an argument
-    that cannot be one, such as a key with a blank. After a write that raises `RequestTimeout` or `ConnectionFailed`
-    the value may be stored or not.
+    All methods raise what `Api` raises; `StreamNotFound` when there is no such bucket;
+    `OptionError` for an argument that cannot be one, such as a key with a blank. After a write that
+    raises `RequestTimeout` or `ConnectionFailed` the value may be stored or not.
     """
 
     def __init__(self, api: Api, name: str) -> None:
@@ -116,31 +119,45 @@ class Bucket:
         Raises `KeyNotFound`, which says whether the key was deleted, purged, or never there.
         """
         context = f"get key {_key(key)} of bucket {self.name}"
-        wanted = context if revision is None else f"{context} at revision {revision}"
+        wanted = context
+        problem = "there is no such key"
+        if revision is not None:
+            wanted = f"{context} at revision {revision}"
+            problem = "the bucket has no such revision (any more)"
         try:
             with KEY_VALUE.naming(self.name, self._api.nearest, context):
-                if revision is None:
-                    message = self._messages.last(self._stream, f"{self._place.subjects}.{key}", direct=direct)
-                else:
-                    message = self._messages.get(self._stream, positive(revision, "revision"), direct=direct)
+                message = self._message(key, revision, direct)
         except MessageNotFound:
-            problem = "there is no such key" if revision is None else "the bucket has no such revision (any more)"
             raise self._missing(key, wanted, problem) from None
         entry = entry_of(self.name, message)
         if entry.key != key:
             raise self._missing(key, wanted, f"that is a revision of key {entry.key}")
         if not entry.live:
             done = "deleted" if entry.operation == "DELETE" else "purged"
-            problem = f"it was {done} at revision {entry.revision}"
-            raise self._missing(key, context, problem, operation=entry.operation, revision=entry.revision)
+            raise self._missing(
+                key,
+                context,
+                f"it was {done} at revision {entry.revision}",
+                operation=entry.operation,
+                revision=entry.revision,
+            )
         return entry
+
+    def _message(self, key: str, revision: int | None, direct: bool) -> StoredMessage:
+        """Return the message of a revision, of any key, or the last message of the key."""
+        if revision is not None:
+            sequence = positive(revision, "revision")
+            return self._messages.get(self._stream, sequence, direct=direct)
+        subject = f"{self._place.subjects}.{key}"
+        return self._messages.last(self._stream, subject, direct=direct)
 
     def keys(self, *filters: str) -> Iterator[str]:
         """Return the keys that have a value, in the order of their revisions.
 
-        A key that has a value all the time is returned exactly once, however often it changes meanwhile. With
-        ``filters`` only keys that match one of them (``*`` and ``>`` as in subjects). Raises `StreamNotFound`, and
-        `OutageError` if the bucket must be read again: a replica lagged, or others wrote faster than this reader.
+        A key that has a value all the time is returned exactly once, however often it changes
+        meanwhile. With ``filters`` only keys that match one of them (``*`` and ``>`` as in
+        subjects). Raises `StreamNotFound`, and `OutageError` if the bucket must be read again: a
+        replica lagged, or others wrote faster than this reader.
         """
         return (entry.key for entry in self._current(filters, headers_only=True) if entry.live)
 
@@ -152,12 +169,16 @@ class Bucket:
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
     def history(self, key: str) -> list[Entry]:
-        """Return the revisions of a key, deletions too, the oldest first. Raises `KeyNotFound` if there is none."""
+        """Return the revisions of a key, deletions too, the oldest first.
+
+        Raises `KeyNotFound` if there is none.
+        """
         subject = f"{self._place.subjects}.{_key(key)}"
         messages = watch(self._api, self._stream, [subject], "all", follow=False)
         revisions = [entry_of(self.name, message) for message in messages if message is not None]
         if not revisions:
-            raise self._missing(key, f"get the history of key {key} of bucket {self.name}", "there is no such key")
+            context = f"get the history of key {key} of bucket {self.name}"
+            raise self._missing(key, context, "there is no such key")
         return revisions
 
     def watch(
@@ -170,36 +191,62 @@ class Bucket:
     ) -> Iterator[Entry | None]:
         """Return the latest revision of each key, then None once, then every change; without an end.
 
-        A key that changes before the None comes again before it, so that none is missing then. Every change is returned
-        exactly once across reconnects and restarts of servers, unless the bucket, which keeps ``history`` revisions of
-        a key, removes it first. Closing the iterator ends it. ``history`` begins with all revisions that the bucket
-        keeps, ``updates_only`` with the None. After the None, it ends when no change came for ``timeout`` seconds.
+        A key that changes before the None comes again before it, so that none is missing then.
+        Every change is returned exactly once across reconnects and restarts of servers, unless the
+        bucket, which keeps ``history`` revisions of a key, removes it first. Closing the iterator
+        ends it. ``history`` begins with all revisions that the bucket keeps, ``updates_only`` with
+        the None. After the None, it ends when no change came for ``timeout`` seconds.
 
         Raises:
-            DataLossError: The bucket was deleted or created again, or a server lost data that it had.
+            DataLossError: The bucket was deleted or created again, or a server lost data that it
+                had.
             OutageError: The server was away for longer than option ``retryTimeout``.
         """
         if history and updates_only:
             raise OptionError("history and updates_only cannot be set together")
-        begin: Begin = "new" if updates_only else "all" if history else "latest"
-        messages = watch(self._api, self._stream, self._subjects(filters), begin, timeout=timeout)
-        changes = (None if message is None else entry_of(self.name, message) for message in messages)
-        return (change for change in changes if change is None or change.live or include_deletes)
+        begin: Begin = "latest"
+        if updates_only:
+            begin = "new"
+        elif history:
+            begin = "all"
+        subjects = self._subjects(filters)
+        # The stream is looked up now, not when the first change is asked for.
+        messages = watch(self._api, self._stream, subjects, begin, timeout=timeout)
+        return self._changes_of(messages, include_deletes)
+
+    def _changes_of(
+        self,
+        messages: Iterator[StoredMessage | None],
+        include_deletes: bool,
+    ) -> Iterator[Entry | None]:
+        for message in messages:
+            if message is None:
+                yield None
+                continue
+            entry = entry_of(self.name, message)
+            if entry.live or include_deletes:
+                yield entry
 
     # Writing
 
     def put(self, key: str, value: str | bytes) -> int:
-        """Give a key a value, whatever value it has; return the revision. Raises `ApiError` if the server refuses."""
+        """Give a key a value, whatever value it has; return the revision.
+
+        Raises `ApiError` if the server refuses.
+        """
         return self._store(key, value, {}, "put")
 
     def create(self, key: str, value: str | bytes, *, ttl: Any = None) -> int:
-        """Give a value to a key that has none; return the revision. Raises `WrongRevision` if the key has a value.
+        """Give a value to a key that has none; return the revision.
 
-        After the duration ``ttl`` the server removes the value; ``never`` overrides the ``ttl`` of the bucket. The
-        bucket (of a mirror, its origin) needs ``limit_marker_ttl``; unless its ``history`` is 1, ``ttl`` must not be
-        shorter than that.
+        Raises `WrongRevision` if the key has a value.
+
+        After the duration ``ttl`` the server removes the value; ``never`` overrides the ``ttl`` of
+        the bucket. The bucket (of a mirror, its origin) needs ``limit_marker_ttl``; unless its
+        ``history`` is 1, ``ttl`` must not be shorter than that.
         """
-        expected, headers = 0, self._ttl(ttl)
+        expected = 0
+        headers = self._ttl(ttl)
         for _ in range(_ATTEMPTS):
             try:
                 return self._store(key, value, {EXPECTED: str(expected), **headers}, "create")
@@ -214,11 +261,16 @@ class Bucket:
         raise self._wrong_revision(problem, key, 0, actual, refusal.err_code)
 
     def update(self, key: str, value: str | bytes, revision: int) -> int:
-        """Give a key a value; return the new revision. Raises `WrongRevision` if ``revision`` is not the latest one."""
+        """Give a key a value; return the new revision.
+
+        Raises `WrongRevision` if ``revision`` is not the latest one.
+        """
         return self._store(key, value, {EXPECTED: str(positive(revision, "revision"))}, "update")
 
     def delete(self, key: str, *, revision: int | None = None) -> int:
-        """Mark a key as deleted, whether it exists or not; return the revision of the mark. Its history stays.
+        """Mark a key as deleted, whether it exists or not; return the revision of the mark.
+
+        Its history stays.
 
         Raises `WrongRevision` if ``revision`` is not the latest one.
         """
@@ -227,7 +279,8 @@ class Bucket:
     def purge(self, key: str, *, revision: int | None = None, ttl: Any = None) -> int:
         """Mark a key as purged, and remove all its revisions. Raises `WrongRevision` as `delete`.
 
-        After the duration ``ttl`` the server removes the mark; the bucket needs ``limit_marker_ttl``.
+        After the duration ``ttl`` the server removes the mark; the bucket needs
+        ``limit_marker_ttl``.
         """
         return self._remove(key, "PURGE", revision, self._ttl(ttl))
 
@@ -243,33 +296,52 @@ class Bucket:
     def purge_deletes(self, older_than: Any = _HALF_AN_HOUR) -> int:
         """Remove the marks of deleted and purged keys with all earlier revisions; return how many marks were removed.
 
-        Of a mark younger than ``older_than`` only the earlier revisions are removed. A value that is put at the same
-        time stays, and a mark whose subject has a wildcard: to purge that subject would purge all that it matches.
-        Raises `OptionError` if ``older_than`` is no duration.
+        Of a mark younger than ``older_than`` only the earlier revisions are removed. A value that
+        is put at the same time stays, and a mark whose subject has a wildcard: to purge that
+        subject would purge all that it matches. Raises `OptionError` if ``older_than`` is no
+        duration.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         age = checked(Span(), "older_than", older_than)
         limit = self.status().stream.ts.nanoseconds - age
         origin = self._place.origin
         connection = self._api.connection
-        purge = jsapi.subject(origin.api_prefix or connection.prefix, jsapi.STREAM_PURGE, origin.stream)
+        purge = jsapi.subject(
+            origin.api_prefix or connection.prefix,
+            jsapi.STREAM_PURGE,
+            origin.stream,
+        )
         count = 0
+        for subject, entry in self._marks():
+            # No message after the mark is removed: a value that was put since stays.
+            end = entry.revision
+            is_old = entry.created.nanoseconds < limit
+            if is_old:
+                end += 1
+            if end == 1:
+                continue
+            request = jsapi.purge_request(end, subject)
+            reply = connection.api(purge, request, context=context)
+            # A mirror keeps the mark that its origin has removed already.
+            if is_old and jsapi.field(reply, "purged", int, context) > 0:
+                count += 1
+        return count
+
+    def _marks(self) -> Iterator[tuple[str, Entry]]:
+        """Yield the marks of deleted and purged keys, with their subjects.
+
+        A mark whose subject has a wildcard is left out.
+        """
         for messages in self._table((), headers_only=True):
             subjects = messages.subjects().to_pylist()
             for subject, entry in zip(subjects, entries_of(self.name, messages), strict=True):
                 if entry.live:
                     continue
-                if not {"*", ">"}.isdisjoint(subject.split(".")):
-                    log.warning("message %d of bucket %s on %s stays", entry.revision, self.name, subject)
-                    continue
-                old = entry.created.nanoseconds < limit
-                # No message after the mark: a value that was put since stays.
-                end = entry.revision + old
-                if end > 1:
-                    reply = connection.api(purge, jsapi.purge_request(end, subject), context=context)
-                    # A mirror keeps the mark that its origin has removed already.
-                    count += old and jsapi.field(reply, "purged", int, context) > 0
-        return count
+                if {"*", ">"}.isdisjoint(subject.split(".")):
+                    yield subject, entry
+                else:
+                    revision = entry.revision
+                    log.warning("message %d of bucket %s on %s stays", revision, self.name, subject)
 
     def _missing(self, key: str, context: str, problem: str, **mark: Any) -> KeyNotFound:
         return KeyNotFound(f"cannot {context}: {problem}", bucket=self.name, key=key, **mark)
@@ -284,8 +356,10 @@ class Bucket:
             return _Place(Origin.of(self.name, prefix), f"$KV.{self.name}")
         mirror = None if config.mirror is None else config.mirror.body()
         # Messages from another bucket may keep the subjects that they have there.
-        foreign = mirror is not None or any(not source.subject_transforms for source in config.sources)
-        return _Place(Origin.of(self.name, prefix, mirror), _ANY if foreign else f"$KV.{self.name}")
+        keeps_subjects = any(not source.subject_transforms for source in config.sources)
+        foreign = mirror is not None or keeps_subjects
+        subjects = _ANY if foreign else f"$KV.{self.name}"
+        return _Place(Origin.of(self.name, prefix, mirror), subjects)
 
     @functools.cached_property
     def _written(self) -> BucketInfo | None:
@@ -296,7 +370,11 @@ class Bucket:
             with KEY_VALUE.naming(origin.bucket, self._nearest(origin), context):
                 reply = self._api.requests.call(
                     lambda connection: ask(
-                        connection, jsapi.STREAM_INFO, origin.stream, context=context, prefix=origin.api_prefix
+                        connection,
+                        jsapi.STREAM_INFO,
+                        origin.stream,
+                        context=context,
+                        prefix=origin.api_prefix,
                     )
                 )
         except (PermissionDenied, NoResponders) as error:
@@ -309,9 +387,19 @@ class Bucket:
         keys = checked(_FILTERS, "a filter of keys", filters) if filters else (">",)
         return tuple(f"{self._place.subjects}.{key}" for key in keys)
 
-    def _table(self, filters: tuple[str, ...], *, headers_only: bool = False) -> Iterator[columns.MessageRun]:
+    def _table(
+        self,
+        filters: tuple[str, ...],
+        *,
+        headers_only: bool = False,
+    ) -> Iterator[columns.MessageRun]:
         part = TablePart(self._stream, self.status().stream.created, self._subjects(filters))
-        return read_table(self._api.connect, part, settings(self._api, headers_only=headers_only), LABEL)
+        return read_table(
+            self._api.connect,
+            part,
+            settings(self._api, headers_only=headers_only),
+            LABEL,
+        )
 
     def _current(self, filters: tuple[str, ...], *, headers_only: bool = False) -> Iterator[Entry]:
         """Return the latest revision of each key, deletions included."""
@@ -322,51 +410,62 @@ class Bucket:
         # A key may have several subjects, one of each bucket that it is copied from.
         latest: dict[str, Entry] = {}
         for entry in entries:
-            if entry.key not in latest or latest[entry.key].revision < entry.revision:
+            known = latest.get(entry.key)
+            if known is None or known.revision < entry.revision:
                 latest[entry.key] = entry
-        return iter(sorted(latest.values(), key=lambda entry: entry.revision))
+        return iter(sorted(latest.values(), key=operator.attrgetter("revision")))
 
     def _last(self, key: str) -> tuple[int, bool]:
         """Return the latest revision of a key where it is written, 0 without one, and whether it has a value."""
         origin = self._place.origin
         subject = origin.subject(key)
         message = self._api.requests.call(
-            lambda connection: last_message(connection, origin.stream, subject, prefix=origin.api_prefix)
+            lambda connection: last_message(
+                connection,
+                origin.stream,
+                subject,
+                prefix=origin.api_prefix,
+            ),
         )
         if message is None:
             return 0, False
         return message.sequence, operation(block_headers(message.headers)) == OPERATIONS[PUT]
 
-    def _remove(self, key: str, operation: str, revision: int | None, headers: dict[str, str]) -> int:
+    def _remove(self, key: str, mark: str, revision: int | None, headers: dict[str, str]) -> int:
         expected = {} if revision is None else {EXPECTED: str(positive(revision, "revision"))}
-        return self._store(key, b"", {**OPERATION_HEADERS[operation], **expected, **headers}, operation.lower())
+        all_headers = {**OPERATION_HEADERS[mark], **expected, **headers}
+        return self._store(key, b"", all_headers, mark.lower())
 
     def _ttl(self, ttl: Any) -> dict[str, str]:
-        """Return the header of a time to live: a duration, ``never``, or None for no header. Raises `OptionError`."""
+        """Return the header of a time to live: a duration, ``never``, or None for no header.
+
+        Raises `OptionError`.
+        """
         if ttl is None:
             return {}
         if ttl == _NEVER:
             return {_TTL: _NEVER}
-        try:
-            span = Nanoseconds.of(ttl)
-        except ValueError:
-            span = Nanoseconds(0)
-        if not _SECOND <= span <= LONGEST_TTL or span % _SECOND:
-            raise OptionError(
-                "ttl must be a duration of whole seconds from 1s to 200y such as 90s or 5m, or "
-                f"never, not {shown(ttl)}{minutes_or_months(ttl)}"
-            )
+        span = _ttl_span(ttl)
         info = self._written
         # The server (2.15.1) removes no value of a bucket with history before `limit_marker_ttl`.
         if info is not None and span < info.limit_marker_ttl and info.history != 1:
             raise OptionError(
-                f"ttl must be at least limit_marker_ttl of bucket {info.bucket} ({info.limit_marker_ttl}) where it "
-                f"keeps more than one revision, not {shown(ttl)}"
+                f"ttl must be at least limit_marker_ttl of bucket {info.bucket} "
+                f"({info.limit_marker_ttl}) where it keeps more than one revision, not {shown(ttl)}"
             )
         return {_TTL: f"{span // _SECOND}s"}
 
-    def _store(self, key: str, value: str | bytes, headers: Mapping[str, str], operation: str) -> int:
-        """Store a message of a key in the bucket's origin; return its revision. Raises `WrongRevision`, `ApiError`."""
+    def _store(
+        self,
+        key: str,
+        value: str | bytes,
+        headers: Mapping[str, str],
+        operation: str,
+    ) -> int:
+        """Store a message of a key in the bucket's origin; return its revision.
+
+        Raises `WrongRevision`, `ApiError`.
+        """
         origin = self._place.origin
         context = f"{operation} key {_key(key)} of bucket {self.name}"
         data = octets(value, "a value")
@@ -384,35 +483,97 @@ class Bucket:
             raise self._refusal(error, key, headers, context) from None
         check_place(ack, origin.api_prefix or connection.prefix, context, origin.stream)
         if ack.duplicate or not ack.seq:
-            raise JetStreamError(f"cannot {context}: the server took it for a duplicate, and has stored nothing")
+            raise JetStreamError(
+                f"cannot {context}: the server took it for a duplicate, and has stored nothing",
+            )
         return ack.seq
 
-    def _refusal(self, error: ApiError, key: str, headers: Mapping[str, str], context: str) -> ApiError:
+    def _refusal(
+        self,
+        error: ApiError,
+        key: str,
+        headers: Mapping[str, str],
+        context: str,
+    ) -> ApiError:
+        """Return the error for a refused message, in words of the bucket."""
         if error.err_code == WRONG_REVISION and EXPECTED in headers:
-            expected, actual = int(headers[EXPECTED]), last_revision(error.description)
-            there = "another one" if actual is None else "none" if actual == 0 else f"revision {actual}"
+            expected = int(headers[EXPECTED])
+            actual = last_revision(error.description)
             wanted = f"revision {expected} was expected" if expected else "none was expected"
-            problem = f"cannot {context}: {wanted}, but it has {there}"
+            problem = f"cannot {context}: {wanted}, but it has {_revision_text(actual)}"
             return self._wrong_revision(problem, key, expected, actual, error.err_code)
         advice = _ADVICE.get(error.err_code)
         if error.err_code == STORE_FAILED and not is_full(error.err_code, error.description):
             advice = None
-        if advice is not None:
-            reason = f"{advice.format(self._place.origin)}: {error.description}"
-            return jsapi.reworded(error, f"cannot {context}: {reason} (code {error.code}, error {error.err_code})")
-        return error
+        if advice is None:
+            return error
+        reason = f"{advice.format(self._place.origin)}: {error.description}"
+        codes = f"code {error.code}, error {error.err_code}"
+        return jsapi.reworded(error, f"cannot {context}: {reason} ({codes})")
 
     def _nearest(self, origin: Origin) -> Nearest:
         """Return how to find the bucket that is meant: no other account or domain is asked for its streams."""
-        return (lambda *_: "") if origin.api_prefix else self._api.nearest
+        return _nearest_unknown if origin.api_prefix else self._api.nearest
 
-    def _wrong_revision(self, text: str, key: str, expected: int, found: int | None, err_code: int) -> WrongRevision:
-        return WrongRevision(text, bucket=self.name, key=key, expected=expected, found=found, err_code=err_code)
+    def _wrong_revision(
+        self,
+        text: str,
+        key: str,
+        expected: int,
+        found: int | None,
+        err_code: int,
+    ) -> WrongRevision:
+        return WrongRevision(
+            text,
+            bucket=self.name,
+            key=key,
+            expected=expected,
+            found=found,
+            err_code=err_code,
+        )
 
 
-def _check_exists(connection: Connection, origin: Origin, context: str, nearest: Nearest, seconds: float) -> None:
-    """Raise `StreamNotFound` when the bucket does not exist. Any other outcome within so many seconds is ignored."""
-    subject = jsapi.subject(origin.api_prefix or connection.prefix, jsapi.STREAM_INFO, origin.stream)
+def _ttl_span(ttl: Any) -> Nanoseconds:
+    """Return a time to live. Raises `OptionError` for one that a server does not take."""
+    try:
+        span = Nanoseconds.of(ttl)
+    except ValueError:
+        span = Nanoseconds(0)
+    if not _SECOND <= span <= LONGEST_TTL or span % _SECOND:
+        raise OptionError(
+            "ttl must be a duration of whole seconds from 1s to 200y such as 90s or 5m, or "
+            f"never, not {shown(ttl)}{minutes_or_months(ttl)}"
+        )
+    return span
+
+
+def _revision_text(revision: int | None) -> str:
+    """Return the latest revision of a key as text; None: the server does not say which."""
+    if revision is None:
+        return "another one"
+    return f"revision {revision}" if revision else "none"
+
+
+def _nearest_unknown(stream: str, prefix: str) -> str:
+    return ""
+
+
+def _check_exists(
+    connection: Connection,
+    origin: Origin,
+    context: str,
+    nearest: Nearest,
+    seconds: float,
+) -> None:
+    """Raise `StreamNotFound` when the bucket does not exist.
+
+    Any other outcome within so many seconds is ignored.
+    """
+    subject = jsapi.subject(
+        origin.api_prefix or connection.prefix,
+        jsapi.STREAM_INFO,
+        origin.stream,
+    )
     try:
         with KEY_VALUE.naming(origin.bucket, nearest, context):
             connection.ask(subject, b"", context=context, timeout=seconds)
@@ -423,23 +584,27 @@ def _check_exists(connection: Connection, origin: Origin, context: str, nearest:
 
 
 def _key(key: Any) -> str:
-    problem = key_fault(key) if isinstance(key, str) else "it is not a text"
+    if not isinstance(key, str):
+        raise OptionError(f"key {shown(key)} is not valid: it is not a text")
+    problem = key_fault(key)
     if not problem and len(key) > _MOST_BYTES:
         problem = f"it has {len(key):,} bytes, more than {_MOST_BYTES}"
     if problem:
         raise OptionError(f"key {shown(key)} is not valid: {problem}")
-    return str(key)
+    return key
 
 
 class KeyValue(Buckets[BucketConfig, BucketInfo]):
     """The Key-Value buckets of an account; ``admin.kv``.
 
-    A configuration is a `BucketConfig`, a mapping, or single fields by name; ``mirror`` and ``sources`` name buckets.
-    The streams are those that the clients of NATS create. All methods raise what `Api` raises; `StreamNotFound` names
-    the bucket.
+    A configuration is a `BucketConfig`, a mapping, or single fields by name; ``mirror`` and
+    ``sources`` name buckets. The streams are those that the clients of NATS create. All methods
+    raise what `Api` raises; `StreamNotFound` names the bucket.
     """
 
-    _info, _config, _free = BucketInfo, BucketConfig, ("allow_direct", "mirror_direct")
+    _info = BucketInfo
+    _config = BucketConfig
+    _free = ("allow_direct", "mirror_direct")
 
     def bucket(self, name: str) -> Bucket:
         """Return a bucket, to read and write its keys. No request is sent yet."""
@@ -449,14 +614,22 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
         fields = fields_of(name, wanted, BucketConfig.model_fields)
         mirror: StreamSource | None = fields["mirror"]
         if mirror is not None:
-            # The server sets `mirror_direct` to what the origin allows, whatever is asked for.
-            fields["mirror_direct"] = True
-            if mirror.external is None:
-                origin = mirror.name.removeprefix(KEY_VALUE.prefix)
-                with KEY_VALUE.naming(origin, self._api.nearest, f"create bucket {name} as its mirror"):
-                    fields["mirror_direct"] = self._streams.load(mirror.name).config.allow_direct
-        subjects = None if mirror else (f"$KV.{name}.>",)
-        return {**fields, "subjects": subjects, "deny_delete": True, "allow_direct": True}
+            fields["mirror_direct"] = self._allows_direct(mirror, name)
+        fields["subjects"] = None if mirror else (f"$KV.{name}.>",)
+        fields["deny_delete"] = True
+        fields["allow_direct"] = True
+        return fields
+
+    def _allows_direct(self, mirror: StreamSource, name: str) -> bool:
+        """Return whether the origin of a new mirror allows Direct Get.
+
+        The server sets `mirror_direct` to that, whatever is asked for.
+        """
+        if mirror.external is not None:
+            return True
+        origin = mirror.name.removeprefix(KEY_VALUE.prefix)
+        with KEY_VALUE.naming(origin, self._api.nearest, f"create bucket {name} as its mirror"):
+            return self._streams.load(mirror.name).config.allow_direct
 
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         if "mirror" in changes and self.load(bucket).mirror is not None:

@@ -1,7 +1,8 @@
 """Object Store buckets: list, create, change, seal, delete; and the objects of one bucket (`ObjectBucket`).
 
-ADR-20 "JetStream based Object Stores". Of several writers the last one wins, and none removes content that a meta
-message refers to. Clients that do not check what they replace, such as nats-py, can write at the same time.
+ADR-20 "JetStream based Object Stores". Of several writers the last one wins, and none removes
+content that a meta message refers to. Clients that do not check what they replace, such as nats-py,
+can write at the same time.
 """
 
 from __future__ import annotations
@@ -17,11 +18,29 @@ from typing import Any
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.buckets import Buckets
 from spark_jetstream.admin.models.buckets import ObjectBucketConfig, fields_of
-from spark_jetstream.admin.models.objects import OBJECT_STORE, ObjectBucketInfo, ObjectInfo, object_name
-from spark_jetstream.admin.object_files import Data, Progress, new_object, permissions, refuse_existing, using
+from spark_jetstream.admin.models.messages import StoredMessage
+from spark_jetstream.admin.models.objects import (
+    OBJECT_STORE,
+    ObjectBucketInfo,
+    ObjectInfo,
+    object_name,
+)
+from spark_jetstream.admin.object_files import (
+    Data,
+    Progress,
+    new_object,
+    permissions,
+    refuse_existing,
+    using,
+)
 from spark_jetstream.admin.object_reader import ObjectReader
 from spark_jetstream.admin.watch import LABEL, Begin, settings, watch
-from spark_jetstream.buckets.object_store import ObjectStream, ObjectUploads, new_nuid, writing_fault
+from spark_jetstream.buckets.object_store import (
+    ObjectStream,
+    ObjectUploads,
+    new_nuid,
+    writing_fault,
+)
 from spark_jetstream.buckets.objects import (
     ObjectLink,
     ObjectMeta,
@@ -50,11 +69,13 @@ _FORMS = {
 
 
 class ObjectBucket:
-    """The objects of one bucket; ``admin.objects.bucket(name)``. The first method sends the first request.
+    """The objects of one bucket; ``admin.objects.bucket(name)``.
 
-    A name is any text of up to 2,048 bytes; ``/`` has no meaning. All methods raise what `Api` raises; `StreamNotFound`
-    when there is no such bucket; `MessageNotFound` for an object that does not exist or was deleted; `OptionError` for
-    an argument that cannot be one.
+    The first method sends the first request.
+
+    A name is any text of up to 2,048 bytes; ``/`` has no meaning. All methods raise what `Api`
+    raises; `StreamNotFound` when there is no such bucket; `MessageNotFound` for an object that does
+    not exist or was deleted; `OptionError` for an argument that cannot be one.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:
@@ -76,8 +97,8 @@ class ObjectBucket:
     def list(self, *, deleted: bool = False) -> Iterator[ObjectInfo]:
         """Return all objects and links, in the order in which they were stored; with ``deleted`` also deleted ones.
 
-        An object that exists all the time is returned exactly once, however often it is replaced meanwhile. Raises
-        `StreamNotFound`, and `ProtocolError` for a meta message that is none.
+        An object that exists all the time is returned exactly once, however often it is replaced
+        meanwhile. Raises `StreamNotFound`, and `ProtocolError` for a meta message that is none.
         """
         info = self._reader.info()
         part = TablePart(self._reader.stream, info.created, (self._reader.metas,))
@@ -87,9 +108,14 @@ class ObjectBucket:
                     yield ObjectInfo.of(stored)
 
     def info(self, name: str, *, deleted: bool = False) -> ObjectInfo:
-        """Return an object, or a link itself; with ``deleted`` also a deleted one. Raises `MessageNotFound`."""
-        if deleted and (newest := self._reader.newest(object_name(name))) is not None:
-            return ObjectInfo.of(newest)
+        """Return an object, or a link itself; with ``deleted`` also a deleted one.
+
+        Raises `MessageNotFound`.
+        """
+        if deleted:
+            newest = self._reader.newest(object_name(name))
+            if newest is not None:
+                return ObjectInfo.of(newest)
         return ObjectInfo.of(self._reader.existing(object_name(name)))
 
     def watch(
@@ -97,26 +123,40 @@ class ObjectBucket:
     ) -> Iterator[ObjectInfo | None]:
         """Return the objects of the bucket, then None once, then every change; without an end.
 
-        Closing the iterator ends it. ``updates_only`` begins with the None. After the None, it ends when no change came
-        for ``timeout`` seconds.
+        Closing the iterator ends it. ``updates_only`` begins with the None. After the None, it ends
+        when no change came for ``timeout`` seconds.
 
         Raises:
-            DataLossError: The bucket was deleted or created again, or a server lost data that it had.
+            DataLossError: The bucket was deleted or created again, or a server lost data that it
+                had.
             OutageError: The server was away for longer than option ``retryTimeout``.
         """
         reader = self._reader
         begin: Begin = "new" if updates_only else "latest"
         with OBJECT_STORE.naming(self.name, self._api.nearest):
             messages = watch(self._api, reader.stream, [reader.metas], begin, timeout=timeout)
-        changes = (None if message is None else ObjectInfo.of(reader.stored(message)) for message in messages)
-        return (change for change in changes if change is None or deleted or not change.deleted)
+        return self._changes_of(messages, deleted)
+
+    def _changes_of(
+        self,
+        messages: Iterator[StoredMessage | None],
+        deleted: bool,
+    ) -> Iterator[ObjectInfo | None]:
+        for message in messages:
+            if message is None:
+                yield None
+                continue
+            info = ObjectInfo.of(self._reader.stored(message))
+            if deleted or not info.deleted:
+                yield info
 
     # Reading
 
     def get(self, name: str) -> bytes:
         """Return the content of an object, or of the object that a link leads to.
 
-        Raises `DataLossError` when number of chunks, size or SHA-256 are not those of the meta message.
+        Raises `DataLossError` when number of chunks, size or SHA-256 are not those of the meta
+        message.
         """
         content: list[memoryview] = []
         for chunk in self._reader.chunks(name, lambda _: content.clear()):
@@ -146,15 +186,21 @@ class ObjectBucket:
             yield bytes(chunk)
 
     def get_file(
-        self, name: str, path: str | os.PathLike[str], *, overwrite: bool = False, progress: Progress | None = None
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        progress: Progress | None = None,
     ) -> ObjectInfo:
         """Write the content to a file, which appears when all of the content is right; return the object.
 
-        An existing file that is overwritten keeps its permissions. ``progress`` is called with the bytes written and
-        their total.
+        An existing file that is overwritten keeps its permissions. ``progress`` is called with the
+        bytes written and their total.
 
         Raises:
-            OptionError: The file exists, and ``overwrite`` is False; or ``path`` is a directory or a device.
+            OptionError: The file exists, and ``overwrite`` is False; or ``path`` is a directory or
+                a device.
             DataLossError: The object is damaged.
             JetStreamError: The file cannot be written.
         """
@@ -204,20 +250,24 @@ class ObjectBucket:
     ) -> ObjectInfo:
         """Store an object, in place of the object or link that has its name; return it.
 
-        Until all of it is stored readers see the old object. Chunks that were refused or cut off are sent again, unless
-        ``data`` is an iterable, or a file that cannot seek back. After an error the old object stays, and the chunks of
-        the new one are removed; after an `OutageError`, by the next put under this name. When only the last
-        acknowledgement is missing, the error says so, and the object may be the new one.
+        Until all of it is stored readers see the old object. Chunks that were refused or cut off
+        are sent again, unless ``data`` is an iterable, or a file that cannot seek back. After an
+        error the old object stays, and the chunks of the new one are removed; after an
+        `OutageError`, by the next put under this name. When only the last acknowledgement is
+        missing, the error says so, and the object may be the new one.
 
-        ``chunk_size`` is in bytes; the server and ``max_msg_size`` of the bucket may allow fewer. Each of the
-        ``headers`` has one text or several. ``progress`` is called with the bytes sent and their total (0: not known).
+        ``chunk_size`` is in bytes; the server and ``max_msg_size`` of the bucket may allow fewer.
+        Each of the ``headers`` has one text or several. ``progress`` is called with the bytes sent
+        and their total (0: not known).
 
         Raises:
             ApiError: The server refused the object.
             OutageError: The server was away for longer than option ``retryTimeout``.
         """
         if type(chunk_size) is not int or chunk_size < 1:
-            raise OptionError(f"chunk_size must be a whole number of bytes from 1 on, not {chunk_size!r}")
+            raise OptionError(
+                f"chunk_size must be a whole number of bytes from 1 on, not {chunk_size!r}",
+            )
         given = _given(description=description or None, headers=headers, metadata=metadata)
         wanted = new_object(object_name(name), data, progress, chunk_size=chunk_size, **given)
         with self._uploads(f"store object {name!r} in") as uploads:
@@ -237,13 +287,17 @@ class ObjectBucket:
     ) -> ObjectInfo:
         """Store a file as `put` does, by default under its file name.
 
-        Raises `OptionError` when the file cannot be opened, `JetStreamError` when it cannot be read.
+        Raises `OptionError` when the file cannot be opened, `JetStreamError` when it cannot be
+        read.
         """
         source = Path(file_path("path", path))
         try:
             file = source.open("rb")
         except OSError as error:
-            raise OptionError(f"cannot read {source}: {error.strerror or error}", option="path") from error
+            raise OptionError(
+                f"cannot read {source}: {error.strerror or error}",
+                option="path",
+            ) from error
         with file, using(source, "read"):
             return self.put(
                 source.name if name is None else name,
@@ -256,10 +310,15 @@ class ObjectBucket:
             )
 
     def delete(self, name: str) -> None:
-        """Delete an object, or a link itself. Its meta message stays, marked as deleted. Raises `MessageNotFound`."""
+        """Delete an object, or a link itself. Its meta message stays, marked as deleted.
+
+        Raises `MessageNotFound`.
+        """
 
         def gone(stored: StoredObject) -> ObjectMeta:
-            return stored.meta.model_copy(update={"deleted": True, "size": 0, "chunks": 0, "digest": ""})
+            return stored.meta.model_copy(
+                update={"deleted": True, "size": 0, "chunks": 0, "digest": ""},
+            )
 
         before, _, _ = self._change(self._reader.existing, name, f"delete object {name!r} of", gone)
         self._remove_chunks(before)
@@ -275,10 +334,11 @@ class ObjectBucket:
     ) -> ObjectInfo:
         """Change an object's name, description, headers, metadata; return it.
 
-        None leaves a field as it is, an empty value removes it. With another name, the object has both names for a
-        moment; if the process is killed then, rename it once more before either name is put or deleted, for they share
-        their content. If another writer puts an object under the old name in that moment, only this package leaves the
-        content alone. Raises `OptionError` when an object with the new name exists.
+        None leaves a field as it is, an empty value removes it. With another name, the object has
+        both names for a moment; if the process is killed then, rename it once more before either
+        name is put or deleted, for they share their content. If another writer puts an object under
+        the old name in that moment, only this package leaves the content alone. Raises
+        `OptionError` when an object with the new name exists.
         """
         given = _given(description=description, headers=headers, metadata=metadata)
 
@@ -287,7 +347,12 @@ class ObjectBucket:
             return changed if changed.description else changed.model_copy(update={"description": None})
 
         if new_name is None or new_name == name:
-            _, meta, sequence = self._change(self._reader.existing, name, f"change object {name!r} of", change)
+            _, meta, sequence = self._change(
+                self._reader.existing,
+                name,
+                f"change object {name!r} of",
+                change,
+            )
             return self._stored(meta, sequence)
         existing = self._reader.existing(object_name(name))
         return self._rename(existing, change(existing, name=object_name(new_name)))
@@ -297,7 +362,8 @@ class ObjectBucket:
 
         Raises:
             MessageNotFound: There is no such object.
-            OptionError: It is a link itself (readers follow only one), or ``name`` is the name of an object.
+            OptionError: It is a link itself (readers follow only one), or ``name`` is the name of
+                an object.
         """
         target = ObjectReader(self._api, to_bucket).existing(object_name(to_name))
         if target.meta.link is not None:
@@ -320,46 +386,64 @@ class ObjectBucket:
             options = ObjectOptions(link=ObjectLink(bucket=bucket, name=target))
             return ObjectMeta(bucket=self.name, name=name, nuid=new_nuid(), options=options)
 
-        before, meta, sequence = self._change(self._reader.newest, name, f"store link {name!r} in", link)
+        before, meta, sequence = self._change(
+            self._reader.newest,
+            name,
+            f"store link {name!r} in",
+            link,
+        )
         self._remove_chunks(before)
         return self._stored(meta, sequence)
 
     def _rename(self, existing: StoredObject, meta: ObjectMeta) -> ObjectInfo:
-        """Give an object the name, and all else, of ``meta``. For a moment the object has both names.
+        """Give an object the name, and all else, of ``meta``.
 
-        Raises `JetStreamError` when another writer replaces it under its old name in that moment; its old name stays.
+        For a moment the object has both names.
+
+        Raises `JetStreamError` when another writer replaces it under its old name in that moment;
+        its old name stays.
         """
-        old, bucket = existing.meta.name, self.name
+        old = existing.meta.name
         there = self._reader.newest(meta.name)
-        # An object with the same chunks was left by a rename that was interrupted.
-        other = None if there is None or (meta.nuid and there.meta.nuid == meta.nuid) else there
-        if other is not None and not other.meta.deleted:
+        replaced = there
+        if there is not None and meta.nuid and there.meta.nuid == meta.nuid:
+            # An object with the same chunks was left by a rename that was interrupted.
+            replaced = None
+        if replaced is not None and not replaced.meta.deleted:
             raise self._taken(meta.name, "delete it first, or choose another name")
         with self._uploads(f"rename object {old!r} of") as uploads:
-            # A writer that was killed while it replaced this object has noted that its chunks may be removed. They
-            # must stay.
+            # A writer that was killed while it replaced this object has noted that its chunks may
+            # be removed. They must stay.
             uploads.disown(old, meta.nuid)
             sequence = uploads.store_meta(meta, there.sequence if there else 0)
-            # Without retries: the number of removed messages says whether the old name was still that of this object.
-            once = ObjectStream(self._api.connect, bucket, 0.0)
-            try:
-                removed = once.remove(meta_subject(bucket, old), existing.sequence)
-            except JetStreamError as error:
-                if not error.retriable:
-                    raise
-                raise OutageError(
-                    f"object {old!r} of bucket {bucket} has the name {meta.name!r} now, and maybe still its old one, "
-                    f"too: {error}. Rename it once more before anything is put or deleted under either name: they "
-                    "share its content"
-                ) from None
+            removed = self._remove_old_name(existing, meta.name)
             if not removed and self._reader.newest(old) is not None:
-                self._stream.remove(meta_subject(bucket, meta.name), sequence)
+                self._stream.remove(meta_subject(self.name, meta.name), sequence)
                 raise JetStreamError(
-                    f"object {old!r} of bucket {bucket} keeps its name: another writer replaced it just now"
+                    f"object {old!r} of bucket {self.name} keeps its name: another writer replaced it just now",
                 )
             uploads.disown(old, meta.nuid)
-        self._remove_chunks(other)
+        self._remove_chunks(replaced)
         return self._stored(meta, sequence)
+
+    def _remove_old_name(self, existing: StoredObject, new_name: str) -> int:
+        """Remove the meta message under the old name; return how many messages were removed.
+
+        Raises `OutageError` when the object may have both names.
+        """
+        old = existing.meta.name
+        # Without retries: the number says whether the old name was still that of this object.
+        once = ObjectStream(self._api.connect, self.name, 0.0)
+        try:
+            return once.remove(meta_subject(self.name, old), existing.sequence)
+        except JetStreamError as error:
+            if not error.retriable:
+                raise
+            raise OutageError(
+                f"object {old!r} of bucket {self.name} has the name {new_name!r} now, and maybe "
+                f"still its old one, too: {error}. Rename it once more before anything is put or "
+                "deleted under either name: they share its content"
+            ) from None
 
     @contextmanager
     def _uploads(self, what: str) -> Iterator[ObjectUploads]:
@@ -382,7 +466,11 @@ class ObjectBucket:
             raise _error(f"cannot {what} bucket {bucket}: {failure.why}", failure) from None
 
     def _change(
-        self, find: Callable[[str], StoredObject | None], name: str, what: str, change: Callable[[Any], ObjectMeta]
+        self,
+        find: Callable[[str], StoredObject | None],
+        name: str,
+        what: str,
+        change: Callable[[Any], ObjectMeta],
     ) -> tuple[StoredObject | None, ObjectMeta, int]:
         """Store a meta message in place of what ``find`` returns, until it is latest; return both and a sequence."""
         object_name(name)
@@ -407,13 +495,19 @@ class ObjectBucket:
             self._stream.remove(chunk_subject(self.name, stored.meta.nuid))
 
     def _stored(self, meta: ObjectMeta, sequence: int) -> ObjectInfo:
-        """Return what was stored, with the server's time; without one when another writer has replaced it already."""
+        """Return the stored object, with the server's time.
+
+        The time is missing when another writer has replaced the object already.
+        """
         subject = meta_subject(self.name, meta.name)
         message = self._stream.message(sequence)
         return ObjectInfo.of(StoredObject(meta, subject, sequence, message.time if message else 0))
 
     def _taken(self, name: str, advice: str) -> OptionError:
-        return OptionError(f"bucket {self.name} has an object {name!r} already: {advice}", option="name")
+        return OptionError(
+            f"bucket {self.name} has an object {name!r} already: {advice}",
+            option="name",
+        )
 
 
 def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
@@ -430,7 +524,8 @@ def _error(text: str, failure: ObjectNotStored) -> JetStreamError:
 def _given(**fields: Any) -> dict[str, Any]:
     """Return fields as a meta message has them, without those that are None.
 
-    Raises `OptionError` for one that is not of its form, or that UTF-8 cannot hold: no reader would take the message.
+    Raises `OptionError` for one that is not of its form, or that UTF-8 cannot hold: no reader would
+    take the message.
     """
     given: dict[str, Any] = {}
     for option, value in fields.items():
@@ -440,7 +535,10 @@ def _given(**fields: Any) -> dict[str, Any]:
             meta = ObjectMeta.model_validate({"name": option, option: value})
             json.dumps(meta.model_dump(include={option}), ensure_ascii=False).encode()
         except ValueError:
-            raise OptionError(f"{option} must be {_FORMS[option]}, in UTF-8", option=option) from None
+            raise OptionError(
+                f"{option} must be {_FORMS[option]}, in UTF-8",
+                option=option,
+            ) from None
         given[option] = getattr(meta, option)
     return given
 
@@ -448,11 +546,14 @@ def _given(**fields: Any) -> dict[str, Any]:
 class Objects(Buckets[ObjectBucketConfig, ObjectBucketInfo]):
     """The Object Store buckets of an account; ``admin.objects``.
 
-    A configuration is an `ObjectBucketConfig`, a mapping, or single fields by name. The streams are those that the
-    clients of NATS create. All methods raise what `Api` raises; `StreamNotFound` names the bucket.
+    A configuration is an `ObjectBucketConfig`, a mapping, or single fields by name. The streams are
+    those that the clients of NATS create. All methods raise what `Api` raises; `StreamNotFound`
+    names the bucket.
     """
 
-    _info, _config, _free = ObjectBucketInfo, ObjectBucketConfig, ("discard",)
+    _info = ObjectBucketInfo
+    _config = ObjectBucketConfig
+    _free = ("discard",)
 
     def bucket(self, name: str) -> ObjectBucket:
         """Return a bucket, to read and write its objects. No request is sent yet."""

@@ -1,4 +1,4 @@
-"""What `Streams.find` and `Consumers.find` look for: each field of a query has its test beside its type. Pure."""
+"""Queries of `Streams.find` and `Consumers.find`: each field has its test beside its type. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import ast
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-from spark_jetstream.admin.models.base import Boolean, Count, Duration, Model, OptionalSubject, String
+from spark_jetstream.admin.models.base import (
+    Boolean,
+    Count,
+    Duration,
+    Model,
+    OptionalSubject,
+    String,
+)
 from spark_jetstream.admin.models.streams import replicas
 from spark_jetstream.errors import OptionError
 from spark_jetstream.protocol.subjects import subjects_overlap
@@ -17,9 +24,22 @@ _Yes = Boolean | None
 _Most = Count | None
 _Span = Duration | None
 _ALLOWED = (
-    *(ast.Expression, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
-    *(ast.Attribute, ast.Subscript, ast.Name, ast.Constant, ast.List, ast.Tuple, ast.expr_context),
+    ast.Expression,
+    ast.BoolOp,
+    ast.boolop,
+    ast.UnaryOp,
+    ast.unaryop,
+    ast.Compare,
+    ast.cmpop,
+    ast.Attribute,
+    ast.Subscript,
+    ast.Name,
+    ast.Constant,
+    ast.List,
+    ast.Tuple,
+    ast.expr_context,
 )
+"""The parts of Python that an expression may have: none of them calls anything."""
 
 
 class _Tuples(ast.NodeTransformer):
@@ -30,7 +50,10 @@ class _Tuples(ast.NodeTransformer):
 
 
 def _holds(info: Any, text: str) -> bool:
-    """Return whether an expression that only compares is true; what a reply lacks makes it false. Or `OptionError`."""
+    """Return whether an expression that only compares is true; what a reply lacks makes it false.
+
+    Or `OptionError`.
+    """
     names = {"info": info, "config": info.config, "state": getattr(info, "state", info)}
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -41,58 +64,155 @@ def _holds(info: Any, text: str) -> bool:
         return bool(eval(compile(tree, "expression", "eval"), {"__builtins__": {}}, names))
     except LookupError:
         return False
-    except (AttributeError, MemoryError, NameError, RecursionError, SyntaxError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        MemoryError,
+        NameError,
+        RecursionError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ) as error:
         if getattr(error, "obj", error) is None:
             return False
         problem = getattr(error, "msg", str(error)) or "it is nested too deeply"
         raise OptionError(f"expression {shown(text)}: {problem}") from None
 
 
-def _past(info: Any, time: Timestamp | None) -> int:
-    """Return how long ago a time was by the server's clock, in nanoseconds."""
-    return int(info.ts.nanoseconds - (time or NEVER).nanoseconds)
+# The tests of the criteria: each gets an info of a stream or consumer, and the criterion's value.
+
+
+def _has_server(info: Any, pattern: str) -> bool:
+    return any(fnmatchcase(replica.server, pattern) for replica in replicas(info.cluster))
+
+
+def _has_leader(info: Any, pattern: str) -> bool:
+    return fnmatchcase(info.cluster.leader if info.cluster else "", pattern)
+
+
+def _is_in_cluster(info: Any, pattern: str) -> bool:
+    return fnmatchcase(info.cluster.name if info.cluster else "", pattern)
+
+
+def _is_offline(info: Any, wanted: bool) -> bool:
+    return any(replica.offline for replica in replicas(info.cluster)) == wanted
+
+
+def _has_replicas(info: Any, most: int) -> bool:
+    count = info.config.num_replicas or len(replicas(info.cluster))
+    return bool(count <= most)
+
+
+def _is_past(info: Any, time: Timestamp | None, span: int) -> bool:
+    """Return whether a time is at least so long ago by the server's clock."""
+    return bool(info.ts.nanoseconds - (time or NEVER).nanoseconds >= span)
+
+
+def _was_created(info: Any, span: int) -> bool:
+    return _is_past(info, info.created, span)
+
+
+def _is_empty(info: Any, wanted: bool) -> bool:
+    return bool(info.state.messages == 0) == wanted
+
+
+def _stores_nothing(info: Any, span: int) -> bool:
+    return _is_past(info, info.state.last_ts, span)
+
+
+def _has_consumers(info: Any, most: int) -> bool:
+    return bool(info.state.consumer_count <= most)
+
+
+def _has_sources(info: Any, wanted: bool) -> bool:
+    return bool(info.config.sources) == wanted
+
+
+def _is_mirror(info: Any, wanted: bool) -> bool:
+    return bool(info.config.mirror) == wanted
 
 
 def _stores(info: Any, subject: str) -> bool:
     return any(subjects_overlap(subject, stored) for stored in info.config.subjects)
 
 
+def _is_pull(info: Any, wanted: bool) -> bool:
+    return bool(info.config.push != wanted)
+
+
+def _is_push(info: Any, wanted: bool) -> bool:
+    return bool(info.config.push == wanted)
+
+
+def _is_bound(info: Any, wanted: bool) -> bool:
+    return bool(info.push_bound or info.num_waiting > 0) == wanted
+
+
+def _is_durable(info: Any, wanted: bool) -> bool:
+    return bool(info.config.durable_name) == wanted
+
+
+def _delivers_nothing(info: Any, span: int) -> bool:
+    return _is_past(info, info.delivered.last_active, span)
+
+
+def _has_pending(info: Any, limit: int) -> bool:
+    return bool(info.num_pending < limit)
+
+
+def _has_ack_pending(info: Any, limit: int) -> bool:
+    return bool(info.num_ack_pending < limit)
+
+
+def _has_waiting(info: Any, limit: int) -> bool:
+    return bool(info.num_waiting < limit)
+
+
 class _Query(Model):
-    server_name: Annotated[_Words, lambda i, n: any(fnmatchcase(r.server, n) for r in replicas(i.cluster))] = None
+    server_name: Annotated[_Words, _has_server] = None
     """It has a replica on a server of this name; wildcards are ``*`` and ``?``."""
-    leader: Annotated[_Words, lambda i, name: fnmatchcase(i.cluster.leader if i.cluster else "", name)] = None
+    leader: Annotated[_Words, _has_leader] = None
     """Its leader is a server of this name; wildcards allowed."""
-    cluster: Annotated[_Words, lambda i, name: fnmatchcase(i.cluster.name if i.cluster else "", name)] = None
+    cluster: Annotated[_Words, _is_in_cluster] = None
     """It is in a cluster of this name; wildcards allowed."""
-    offline: Annotated[_Yes, lambda i, on: any(r.offline for r in replicas(i.cluster)) == on] = None
+    offline: Annotated[_Yes, _is_offline] = None
     """Whether a server that has a replica is away."""
-    replicas: Annotated[_Most, lambda i, most: (i.config.num_replicas or len(replicas(i.cluster))) <= most] = None
+    replicas: Annotated[_Most, _has_replicas] = None
     """It has at most so many replicas."""
-    created: Annotated[_Span, lambda i, span: _past(i, i.created) >= span] = None
+    created: Annotated[_Span, _was_created] = None
     """It was created at least so long ago."""
     expression: Annotated[_Words, _holds] = None
-    """An expression of Python is true; its names are ``config``, ``state`` and ``info``, as in ``info --json``."""
+    """An expression of Python is true.
+
+    Its names are ``config``, ``state`` and ``info``, as in ``info --json``.
+    """
     invert: Boolean = False
     """Turn each criterion into its opposite."""
 
     def matches(self, info: Any) -> bool:
-        """Return whether all criteria that are set are met. Raises `OptionError` for an expression that is none."""
-        tests = {name: type(self).model_fields[name].metadata[0] for name in self.model_fields_set - {"invert"}}
-        return all(test(info, getattr(self, name)) != self.invert for name, test in tests.items())
+        """Return whether all criteria that are set are met.
+
+        Raises `OptionError` for an expression that is none.
+        """
+        for name in self.model_fields_set - {"invert"}:
+            test = type(self).model_fields[name].metadata[0]
+            if test(info, getattr(self, name)) == self.invert:
+                return False
+        return True
 
 
 class StreamQuery(_Query):
     """Criteria for streams; one that is not set does not count."""
 
-    empty: Annotated[_Yes, lambda i, on: (i.state.messages == 0) == on] = None
+    empty: Annotated[_Yes, _is_empty] = None
     """Whether it has no messages."""
-    idle: Annotated[_Span, lambda i, span: _past(i, i.state.last_ts) >= span] = None
+    idle: Annotated[_Span, _stores_nothing] = None
     """Nothing was stored for at least so long."""
-    consumers: Annotated[_Most, lambda i, most: i.state.consumer_count <= most] = None
+    consumers: Annotated[_Most, _has_consumers] = None
     """It has at most so many consumers."""
-    sourced: Annotated[_Yes, lambda i, on: bool(i.config.sources) == on] = None
+    sourced: Annotated[_Yes, _has_sources] = None
     """Whether it has sources."""
-    mirrored: Annotated[_Yes, lambda i, on: bool(i.config.mirror) == on] = None
+    mirrored: Annotated[_Yes, _is_mirror] = None
     """Whether it is a mirror."""
     subject: Annotated[OptionalSubject | None, _stores] = None
     """It stores this subject, or a part of it."""
@@ -101,19 +221,19 @@ class StreamQuery(_Query):
 class ConsumerQuery(_Query):
     """Criteria for consumers; one that is not set does not count."""
 
-    pull: Annotated[_Yes, lambda i, on: i.config.push != on] = None
+    pull: Annotated[_Yes, _is_pull] = None
     """Whether it is a pull consumer."""
-    push: Annotated[_Yes, lambda i, on: i.config.push == on] = None
+    push: Annotated[_Yes, _is_push] = None
     """Whether it is a push consumer."""
-    bound: Annotated[_Yes, lambda i, on: (i.push_bound or i.num_waiting > 0) == on] = None
+    bound: Annotated[_Yes, _is_bound] = None
     """Whether a client is subscribed to it, or pulls wait."""
-    durable: Annotated[_Yes, lambda i, on: bool(i.config.durable_name) == on] = None
+    durable: Annotated[_Yes, _is_durable] = None
     """Whether it is durable."""
-    idle: Annotated[_Span, lambda i, span: _past(i, i.delivered.last_active) >= span] = None
+    idle: Annotated[_Span, _delivers_nothing] = None
     """Nothing was delivered for at least so long."""
-    pending: Annotated[_Most, lambda i, limit: i.num_pending < limit] = None
+    pending: Annotated[_Most, _has_pending] = None
     """Fewer messages than this are still to be delivered."""
-    ack_pending: Annotated[_Most, lambda i, limit: i.num_ack_pending < limit] = None
+    ack_pending: Annotated[_Most, _has_ack_pending] = None
     """Fewer messages than this wait for their acknowledgement."""
-    waiting: Annotated[_Most, lambda i, limit: i.num_waiting < limit] = None
+    waiting: Annotated[_Most, _has_waiting] = None
     """Fewer pulls than this wait."""
