@@ -22,8 +22,9 @@ from spark_jetstream.streams.lookup import nearest_subject
 class Counter:
     """A counter as its last message has it.
 
-    ``value`` and ``incr``, the last increment, are decimal digits, of any number. ``sources`` are the values that a
-    stream with sources adds up, by stream and subject there; empty for other streams.
+    ``value`` and ``incr``, the last increment, are decimal digits, of any number. ``sources`` are
+    the values that a stream with sources adds up, by stream and subject there; empty for other
+    streams.
     """
 
     stream: str
@@ -38,9 +39,9 @@ class Counter:
 class Counters:
     """The counters of an account, which are subjects of streams with ``allow_msg_counter``; ``admin.counters``.
 
-    Without ``stream`` a counter is that of the one stream that captures its subject; a stream that has its counters
-    from sources may capture none. All methods raise what `Api` raises, `StreamNotFound`, and `OptionError` for an
-    argument that cannot be one.
+    Without ``stream`` a counter is that of the one stream that captures its subject; a stream that
+    has its counters from sources may capture none. All methods raise what `Api` raises,
+    `StreamNotFound`, and `OptionError` for an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -49,7 +50,10 @@ class Counters:
         self._messages = Messages(api)
 
     def get(self, subject: str, *, stream: str | None = None) -> Counter:
-        """Return a counter as the leader of its stream has it. Raises `MessageNotFound` if nothing was counted."""
+        """Return a counter as the leader of its stream has it.
+
+        Raises `MessageNotFound` if nothing was counted.
+        """
         name = self._stream((publish_subject(subject),), stream)
         last = self._messages.last(name, subject)
         return _counter(name, last.subject, last.seq, last.time, last.headers, last.data)
@@ -57,24 +61,33 @@ class Counters:
     def list(self, *subjects: str, stream: str | None = None) -> Iterator[Counter]:
         """Return the counters of a stream, or those whose subjects match (wildcards allowed), by their last changes.
 
-        Each comes exactly once, however often it changes meanwhile. Raises `ProtocolError` for a message that is that
-        of no counter.
+        Each comes exactly once, however often it changes meanwhile. Raises `ProtocolError` for a
+        message that is that of no counter.
         """
         filters = tuple(map(subject_filter, subjects))
         info = self._streams.load(self._stream(filters or (">",), stream))
-        part, how = TablePart(info.config.name, info.created, filters), settings(self._api)
-        for messages in read_table(self._api.connect, part, how, LABEL):
-            texts = (column().to_pylist() for column in (messages.subjects, messages.headers, messages.payloads))
-            numbers = messages.sequences.tolist(), messages.timestamps().tolist()
-            for subject, headers, data, seq, time in zip(*texts, *numbers, strict=True):
-                yield _counter(part.stream, subject, seq, Timestamp.of(time), dict(headers or ()), data)
+        part = TablePart(info.config.name, info.created, filters)
+        for messages in read_table(self._api.connect, part, settings(self._api), LABEL):
+            rows = zip(
+                messages.subjects().to_pylist(),
+                messages.headers().to_pylist(),
+                messages.payloads().to_pylist(),
+                messages.sequences.tolist(),
+                messages.timestamps().tolist(),
+                strict=True,
+            )
+            for subject, headers, data, seq, time in rows:
+                given = dict(headers or ())
+                yield _counter(part.stream, subject, seq, Timestamp.of(time), given, data)
 
     def increment(self, subject: str, value: int | str = 1, *, stream: str | None = None) -> PubAck:
-        """Add a number, or its decimal digits, to a counter. The result has the new value as ``val``.
+        """Add a number, or its decimal digits, to a counter.
 
-        After `RequestTimeout` or `ConnectionFailed` it may be added or not. Raises `JetStreamError` if another stream
-        than ``stream`` has counted, if the server is older than 2.12 or has stored the message and counted nothing, and
-        what `JetStreamAdmin.publish` raises.
+        The result has the new value as ``val``.
+
+        After `RequestTimeout` or `ConnectionFailed` it may be added or not. Raises `JetStreamError`
+        if another stream than ``stream`` has counted, if the server is older than 2.12 or has
+        stored the message and counted nothing, and what `JetStreamAdmin.publish` raises.
         """
         if isinstance(value, bool) or not re.fullmatch("[+-]?[0-9]+", str(value)):
             raise OptionError(f"value must be an integer, not {shown(value)}")
@@ -93,17 +106,34 @@ class Counters:
     def _stream(self, subjects: Sequence[str], stream: str | None) -> str:
         if stream is not None:
             return stream_name(stream)
-        names = sorted({name for subject in subjects for name in self._streams.names(subject)})
-        if len(names) != 1:
-            which = ", ".join(names) or "no stream"
-            meant = nearest_subject(self._api.connect, subjects[0]) if subjects and not names else ""
-            raise OptionError(f"stream: name the stream, for {which} captures {', '.join(subjects)}{meant}")
-        return names[0]
+        names: set[str] = set()
+        for subject in subjects:
+            names.update(self._streams.names(subject))
+        if len(names) == 1:
+            return names.pop()
+        meant = ""
+        if subjects and not names:
+            meant = nearest_subject(self._api.connect, subjects[0])
+        which = ", ".join(sorted(names)) or "no stream"
+        captured = ", ".join(subjects)
+        raise OptionError(f"stream: name the stream, for {which} captures {captured}{meant}")
 
 
 def _counter(
-    stream: str, subject: str, seq: int, time: Timestamp, headers: Mapping[str, Sequence[str]], data: bytes
+    stream: str,
+    subject: str,
+    seq: int,
+    time: Timestamp,
+    headers: Mapping[str, Sequence[str]],
+    data: bytes,
 ) -> Counter:
     value = counter_value(stream, seq, data)
-    incr, sources = (next(iter(headers.get(name, ())), "") for name in (INCREMENT, SOURCES))
-    return Counter(stream, subject, seq, time, value, incr, counter_sources(sources) or {})
+    incr = _first(headers, INCREMENT)
+    sources = counter_sources(_first(headers, SOURCES)) or {}
+    return Counter(stream, subject, seq, time, value, incr, sources)
+
+
+def _first(headers: Mapping[str, Sequence[str]], name: str) -> str:
+    """Return the first value of a header; empty without one."""
+    values = headers.get(name)
+    return values[0] if values else ""

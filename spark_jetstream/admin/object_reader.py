@@ -1,8 +1,8 @@
 """Meta messages and content of the objects of a bucket (ADR-20 "JetStream based Object Stores").
 
-Content is right when the number of its chunks, its size and its SHA-256 are those of the meta message. If they are not,
-the reader reads the meta message again: when the object was replaced meanwhile, it reads the new version, otherwise the
-object is damaged. No content mixes two versions.
+Content is right when the number of its chunks, its size and its SHA-256 are those of the meta
+message. If they are not, the reader reads the meta message again: when the object was replaced
+meanwhile, it reads the new version, otherwise the object is damaged. No content mixes two versions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from spark_jetstream.admin.models.streams import StreamInfo
 from spark_jetstream.admin.streams import Streams
 from spark_jetstream.admin.watch import LABEL, settings
 from spark_jetstream.buckets.object_content import ContentCheck, chunk_views
-from spark_jetstream.buckets.objects import StoredObject, chunk_subject, meta_filter, meta_subject, stream_name
+from spark_jetstream.buckets.objects import (
+    StoredObject,
+    chunk_subject,
+    meta_filter,
+    meta_subject,
+    stream_name,
+)
 from spark_jetstream.errors import DataLossError, JetStreamError, MessageNotFound
 from spark_jetstream.protocol.stream import SequenceRange
 from spark_jetstream.streams.pull import read_range
@@ -30,8 +36,9 @@ _BATCH = 32  # chunks of one request; two are under way
 class ObjectReader:
     """Reads the objects of one bucket; ``stream`` is its stream.
 
-    Methods raise `StreamNotFound` when there is no bucket, and what `Api` raises; those that read content also
-    `MessageNotFound` when there is no such object, `DataLossError` when it is damaged, and what `read_range` raises.
+    Methods raise `StreamNotFound` when there is no bucket, and what `Api` raises; those that read
+    content also `MessageNotFound` when there is no such object, `DataLossError` when it is damaged,
+    and what `read_range` raises.
     """
 
     def __init__(self, api: Api, bucket: str) -> None:
@@ -65,15 +72,25 @@ class ObjectReader:
 
     def stored(self, message: StoredMessage) -> StoredObject:
         """Return the object of a meta message. Raises `ProtocolError` when it is none."""
-        return StoredObject.read(message.data, self.bucket, message.subject, message.seq, message.time.nanoseconds)
+        return StoredObject.read(
+            message.data,
+            self.bucket,
+            message.subject,
+            message.seq,
+            message.time.nanoseconds,
+        )
 
     def existing(self, name: str, why: str = "") -> StoredObject:
-        """Return the object or link of a name. Raises `MessageNotFound` if there is none; ``why`` goes into it."""
+        """Return the object or link of a name.
+
+        Raises `MessageNotFound` if there is none; ``why`` goes into it.
+        """
         newest = self.newest(name)
         if newest is None or newest.meta.deleted:
             reason = why or ("it was deleted" if newest else "")
+            more = f": {reason}" if reason else ""
             raise MessageNotFound(
-                f"there is no object {name!r} in bucket {self.bucket}{f': {reason}' if reason else ''}",
+                f"there is no object {name!r} in bucket {self.bucket}{more}",
                 code=404,
                 err_code=10037,
                 description="no message found",
@@ -81,9 +98,12 @@ class ObjectReader:
         return newest
 
     def chunks(self, name: str, begin: Callable[[StoredObject], None]) -> Iterator[memoryview]:
-        """Return the chunks of the content. They are the object once the iterator has ended without an error.
+        """Return the chunks of the content.
 
-        ``begin`` gets the object that has the content before its first chunk; and another when it was replaced.
+        They are the object once the iterator has ended without an error.
+
+        ``begin`` gets the object that has the content before its first chunk; and another when it
+        was replaced.
         """
         version = self._version(name)
         for _ in range(_ATTEMPTS):
@@ -96,7 +116,8 @@ class ObjectReader:
             if newer == version:
                 raise DataLossError(f"{self._what(name)} is damaged: {problem}")
             version = newer
-        raise JetStreamError(f"{self._what(name)} was replaced again each time it was read, {_ATTEMPTS} times")
+        problem = f"was replaced again each time it was read, {_ATTEMPTS} times"
+        raise JetStreamError(f"{self._what(name)} {problem}")
 
     def _version(self, name: str) -> tuple[StoredObject, SequenceRange]:
         """Resolve a link, and return the object that has the content of a name now, and the range of its chunks.
@@ -104,11 +125,13 @@ class ObjectReader:
         Raises `JetStreamError` for a link that leads to no content.
         """
         listed = self.existing(object_name(name))
-        reader, holder = self, listed
+        reader = self
+        holder = listed
         if listed.meta.link is not None:
             bucket, target = listed.meta.link
             if not target:
-                raise JetStreamError(f"{self._what(name)} is a link to the whole bucket {bucket}, and has no content")
+                link = f"{self._what(name)} is a link to the whole bucket {bucket}"
+                raise JetStreamError(f"{link}, and has no content")
             link = f"{self._what(name)} is a link to object {target!r} of bucket {bucket}"
             # A mirror holds the content of its origin, so links to the origin lead to the mirror.
             if bucket not in (self.bucket, listed.origin):
@@ -116,22 +139,35 @@ class ObjectReader:
             holder = reader.existing(target, link)
             if holder.meta.link is not None:
                 raise JetStreamError(f"{link}, which is a link itself, and only one is followed")
-        meta, created = holder.meta, reader.info().created
-        chunks = chunk_subject(holder.origin, meta.nuid)
-        # The meta message of a version is stored after its last chunk.
-        return holder, SequenceRange(reader.stream, 1, holder.sequence, meta.chunks, created, (chunks,))
+        chunks = chunk_subject(holder.origin, holder.meta.nuid)
+        part = SequenceRange(
+            reader.stream,
+            1,
+            holder.sequence,  # the meta message of a version is stored after its last chunk
+            holder.meta.chunks,
+            reader.info().created,
+            (chunks,),
+        )
+        return holder, part
 
-    def _content(self, holder: StoredObject, part: SequenceRange) -> Generator[memoryview, None, str | None]:
+    def _content(
+        self,
+        holder: StoredObject,
+        part: SequenceRange,
+    ) -> Generator[memoryview, None, str | None]:
         """Yield the chunks of an object, and return what is wrong with them; None if they are right."""
-        meta, check = holder.meta, ContentCheck(holder.meta)
-        if meta.nuid and (meta.size or meta.chunks):
-            try:
-                for messages in read_range(self._api.connect, part, settings(self._api, _BATCH), LABEL):
-                    for chunk in chunk_views(messages):
-                        check.add(chunk)
-                        yield chunk
-            except DataLossError as error:
-                return check.fault() or str(error)
+        meta = holder.meta
+        check = ContentCheck(meta)
+        if not meta.nuid or not (meta.size or meta.chunks):
+            return check.fault()
+        how = settings(self._api, _BATCH)
+        try:
+            for messages in read_range(self._api.connect, part, how, LABEL):
+                for chunk in chunk_views(messages):
+                    check.add(chunk)
+                    yield chunk
+        except DataLossError as error:
+            return check.fault() or str(error)
         return check.fault()
 
     def _what(self, name: str) -> str:

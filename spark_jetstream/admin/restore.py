@@ -20,7 +20,7 @@ from spark_jetstream.admin.backup import CHUNK_SIZE, Progress
 from spark_jetstream.admin.backup_files import DATA, MANIFEST, Saved, checked, opened
 from spark_jetstream.admin.models.asked import changed
 from spark_jetstream.admin.models.changes import differences
-from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo
+from spark_jetstream.admin.models.streams import RestoreReply, StreamConfig, StreamInfo, StreamState
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
 from spark_jetstream.errors import (
@@ -38,8 +38,10 @@ from spark_jetstream.streams.lookup import streams_of
 
 log = logging.getLogger(__name__)
 
-_CHUNK_TIMEOUT = 30.0  # seconds for the reply to a chunk: the server writes the chunks before it first
-_END_TIMEOUT = 3600.0  # seconds for the reply to the end: a server before 2.15 only then reads what it has received
+# Seconds for the reply to a chunk: the server writes the chunks before it first.
+_CHUNK_TIMEOUT = 30.0
+# Seconds for the reply to the end: a server before 2.15 only then reads the received data.
+_END_TIMEOUT = 3600.0
 _ROUTED = 4.0  # seconds, shorter than a server waits for data
 _COMPARED = ("messages", "bytes", "first_seq", "last_seq")
 _BUCKETS = ("KV_", "OBJ_")
@@ -69,11 +71,11 @@ def restore(
     checking: Progress | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Create a stream, with its consumers, from the backup at `source`; messages keep sequences, times and subjects.
+    """Create a stream, with its consumers, from the backup at `source`.
 
-    All of the backup is read and checked before the first request. Without a manifest, as in a
-    backup of ``nats stream backup``, there are no checksums: the server finds most damage, some
-    only at the end.
+    Messages keep their sequences, times and subjects. All of the backup is read and checked before
+    the first request. Without a manifest, as in a backup of ``nats stream backup``, there are no
+    checksums: the server finds most damage, some only at the end.
 
     ``name`` is another name for the stream, ``changes`` are other values for fields of its
     configuration. ``checking`` is called with the bytes read and their total, ``progress`` with the
@@ -104,25 +106,31 @@ def restore(
 
 
 def _refuse_other_form(saved: Saved, config: StreamConfig) -> None:
-    """Refuse another name or storage for a backup of a server before 2.15, which is a copy of the server's files."""
-    was, data = saved.config, saved.source / DATA
+    """Refuse another name or storage for a backup of a server before 2.15.
+
+    Such a backup is a copy of the server's files.
+    """
+    was = saved.config
+    # A server would restore a stream of files into memory without its messages, and without an
+    # error.
     for asked, had in ((config.name, was.name), (config.storage, was.storage)):
-        # A server would restore it into memory without its messages, and without an error.
         if asked != had:
-            raise BackupError(
-                f"{data} was made by a server before 2.15 and can only be restored as {had}, not as {asked}"
-            )
+            made = f"{saved.source / DATA} was made by a server before 2.15"
+            raise BackupError(f"{made} and can only be restored as {had}, not as {asked}")
 
 
 def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None:
-    """Refuse subjects of other streams; the server does so too, but only when it has all of the data."""
+    """Refuse subjects of other streams.
+
+    The server does so too, but only when it has all of the data.
+    """
     for subject in config.subjects:
-        others = [other for other in streams_of(connection, subject, "") if other != config.name]
-        if others:
-            raise BackupError(
-                f"stream {config.name} cannot be restored: its subject {subject} overlaps those of stream {others[0]}; "
-                "give it other subjects (changes), or delete that stream"
-            )
+        for other in streams_of(connection, subject, ""):
+            if other != config.name:
+                raise BackupError(
+                    f"stream {config.name} cannot be restored: its subject {subject} overlaps "
+                    f"those of stream {other}; give it other subjects (changes), or delete that stream"
+                )
 
 
 class _Restore:
@@ -161,7 +169,8 @@ class _Restore:
             raise
 
     def _send(self, progress: Progress | None) -> StreamInfo:
-        sent, size = 0, min(CHUNK_SIZE, self._connection.max_payload)
+        sent = 0
+        size = min(CHUNK_SIZE, self._connection.max_payload)
         while piece := self._saved.data.read(size):
             answer = self._ask(piece) if sent else self._ask_first(piece)
             if answer:
@@ -179,7 +188,8 @@ class _Restore:
 
         In a cluster, interest of the server that receives it may not have spread yet.
         """
-        deadline, backoff = Deadline(_ROUTED), Backoff()
+        deadline = Deadline(_ROUTED)
+        backoff = Backoff()
         while True:
             try:
                 return self._ask(piece)
@@ -210,24 +220,13 @@ class _Restore:
 
     def _take_back(self, error: BaseException) -> None:
         """Remove the stream."""
-        connection = self._connection
         context = f"remove what was restored of stream {self.name}"
         try:
-            connection.wait(self._api.options.request_timeout)
-            try:
-                connection.request(
-                    self._to,
-                    b"",
-                    context=context,
-                )  # the server must not wait for more
-            except JetStreamError as ended:
-                log.info("%s", ended)  # the server has ended the restore already
+            self._connection.wait(self._api.options.request_timeout)
+            self._end_transfer(context)
             info = self._look(context)
             if info is None:
-                # A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does
-                # not find it. A stream without subjects has no place in the list.
-                subjects = self._config.subjects
-                if subjects and self.name not in streams_of(connection, subjects[0], ""):
+                if not self._may_keep_name():
                     return
                 info = self._look(context)
             # When the restore began there was no stream of this name. Another client may have
@@ -242,27 +241,57 @@ class _Restore:
                 stream=self.name,
             )
         except JetStreamError as second:
+            first = str(error) or type(error).__name__
+            left = f"a part of stream {self.name} may be left"
             raise BackupError(
-                f"{str(error) or type(error).__name__}; a part of stream {self.name} may be left, delete it before "
-                f"you try again: {second}"
+                f"{first}; {left}, delete it before you try again: {second}",
             ) from error
+
+    def _end_transfer(self, context: str) -> None:
+        """Tell the server not to wait for more data."""
+        try:
+            self._connection.request(self._to, b"", context=context)
+        except JetStreamError as ended:
+            # The server has ended the restore already.
+            log.info("%s", ended)
+
+    def _may_keep_name(self) -> bool:
+        """Return whether the server may still have the name of a stream that it does not find.
+
+        A cluster keeps the name of a stream whose restore failed, though STREAM.INFO does not find
+        it. The list of streams has it, unless it has no subjects.
+        """
+        subjects = self._config.subjects
+        return not subjects or self.name in streams_of(self._connection, subjects[0], "")
 
     def _look(self, context: str) -> StreamInfo | None:
         return self._api.find(StreamInfo, jsapi.STREAM_INFO, context=context, stream=self.name)
 
     def _is_of_the_backup(self, info: StreamInfo) -> bool:
-        """Return whether a stream can be the restored one: same configuration, no messages but those of the backup."""
-        state, whole = info.state, self._saved.state
-        old = not state.messages or state.last_ts.nanoseconds <= whole.last_ts.nanoseconds
-        return old and state.last_seq <= whole.last_seq and not differences(self._config, info.config)
+        """Return whether a stream can be the restored one.
+
+        It has the same configuration, and no messages but those of the backup.
+        """
+        state = info.state
+        whole = self._saved.state
+        if state.last_seq > whole.last_seq:
+            return False
+        if state.messages and state.last_ts.nanoseconds > whole.last_ts.nanoseconds:
+            return False
+        return not differences(self._config, info.config)
 
 
 def _changed(saved: Saved, info: StreamInfo) -> Iterator[str]:
-    names = [name for name in _COMPARED if name != "bytes" or saved.config.storage == info.config.storage]
-    # The first sequence of a stream that never had a message is 0 or 1.
-    was, state = (value.changed(first_seq=max(1, value.first_seq)) for value in (saved.state, info.state))
-    for name in names:
-        before, after = int(getattr(was, name)), int(getattr(state, name))
+    """Yield a sentence for each difference of the state from that in the backup."""
+    was = _comparable(saved.state)
+    state = _comparable(info.state)
+    same_storage = saved.config.storage == info.config.storage
+    for name in _COMPARED:
+        # Files and memory need different numbers of bytes.
+        if name == "bytes" and not same_storage:
+            continue
+        before = int(getattr(was, name))
+        after = int(getattr(state, name))
         if before != after:
             yield f"{name} was {before:,} and is {after:,}"
     if saved.manifest is not None:
@@ -271,9 +300,16 @@ def _changed(saved: Saved, info: StreamInfo) -> Iterator[str]:
             yield f"consumer_count was {expected:,} and is {state.consumer_count:,}"
 
 
+def _comparable(state: StreamState) -> StreamState:
+    # The first sequence of a stream that never had a message is 0 or 1.
+    return state.changed(first_seq=max(1, state.first_seq))
+
+
 def _notes(saved: Saved, config: StreamConfig) -> Iterator[str]:
     was = saved.config.name
     if saved.manifest is None:
-        yield f"{saved.source / MANIFEST} is missing: the backup was made by another tool, and has no checksums"
+        missing = f"{saved.source / MANIFEST} is missing"
+        yield f"{missing}: the backup was made by another tool, and has no checksums"
     if config.name != was and was.startswith(_BUCKETS):
-        yield f"messages keep their subjects: what is in stream {config.name} belongs to the bucket of {was}"
+        kept = f"what is in stream {config.name} belongs to the bucket of {was}"
+        yield f"messages keep their subjects: {kept}"

@@ -1,4 +1,7 @@
-"""Core NATS: what comes at subjects, and the gaps in it; requests and replies. No stream takes part in them."""
+"""Core NATS: what comes at subjects, and the gaps in it; requests and replies.
+
+No stream takes part in them.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,24 @@ _LOOK_AGAIN = 1.0  # seconds
 
 
 class Subscription(Generic[M]):
-    """An iterator of what comes, and a context manager that ends it. One thread uses it; any thread may call `close`.
+    """An iterator of what comes, and a context manager that ends it.
 
-    It survives the loss of the connection: a `Gap` reports the loss, another one the end of it, and ``gaps`` counts
-    them. After a loss of more than option ``retryTimeout`` it raises `OutageError`. When it ends by itself, the server
-    has answered a ping, so all that came before was received; otherwise the last item is a `Gap` without ``until``.
+    One thread uses it; any thread may call `close`.
+
+    It survives the loss of the connection: a `Gap` reports the loss, another one the end of it, and
+    ``gaps`` counts them. After a loss of more than option ``retryTimeout`` it raises `OutageError`.
+    When it ends by itself, the server has answered a ping, so all that came before was received;
+    otherwise the last item is a `Gap` without ``until``.
     """
 
     def __init__(
-        self, api: Api, subjects: tuple[str, ...], read: Read[M], timeout: Limit, count: Limit, queue: str = ""
+        self,
+        api: Api,
+        subjects: tuple[str, ...],
+        read: Read[M],
+        timeout: Limit,
+        count: Limit,
+        queue: str = "",
     ) -> None:
         """Subscribe. ``read`` takes a message and the time when it came, and returns the item."""
         if timeout is not None and not timeout > 0:
@@ -66,23 +78,31 @@ class Subscription(Generic[M]):
         self._api = api
         self._remaining = math.inf if count is None else count  # items until the end
         self._pid = os.getpid()  # a forked child does not hear what the connection of its parent receives
-        self._closed = False  # `close` was called
-        self._ending = False  # the time is over: what came is still returned, and nothing else
-        # Why and until when the connection may be lost; from its `Gap` on, until messages are received again.
+        self._closed = False  # set by `close`
+        self._ending = False  # the time is over: only received messages are still returned
+        # Why and until when the connection may be lost; from its `Gap` on, until messages are
+        # received again.
         self._lost: tuple[ConnectionFailed, Deadline] | None = None
         self._connect(api.connection)
         self._since = _now()  # the last moment at which the connection is known to have worked
         self._deadline = Deadline(math.inf if timeout is None else timeout)
 
-    def reply(self, message: CoreMessage, data: str | bytes = b"", headers: Headers | None = None) -> None:
+    def reply(
+        self,
+        message: CoreMessage,
+        data: str | bytes = b"",
+        headers: Headers | None = None,
+    ) -> None:
         """Reply to a message; text as UTF-8. When this returns, the server has the reply.
 
-        Raises `OptionError` when the message has no reply subject, `PermissionDenied` when the account may not publish
-        to it, `JetStreamError` for a reply that is too large, and `ConnectionFailed`.
+        Raises `OptionError` when the message has no reply subject, `PermissionDenied` when the
+        account may not publish to it, `JetStreamError` for a reply that is too large, and
+        `ConnectionFailed`.
         """
         if not message.reply:
             raise OptionError(f"the message on {message.subject} has no reply subject")
-        content, pairs = octets(data, "data"), _pairs(headers)
+        content = octets(data, "data")
+        pairs = _pairs(headers)
         check_size(self._connection, content, pairs, f"reply to {message.reply}")
         self._listener.publish_confirmed(message.reply, content, pairs)
 
@@ -102,7 +122,9 @@ class Subscription(Generic[M]):
 
     def __next__(self) -> M | Gap:
         if os.getpid() != self._pid:
-            raise JetStreamError("this subscription was made before a fork, and hears nothing here: make another one")
+            raise JetStreamError(
+                "this subscription was made before a fork, and hears nothing here: make another one",
+            )
         try:
             item = self._next() if self._remaining else None
         except JetStreamError:
@@ -117,7 +139,8 @@ class Subscription(Generic[M]):
         generation = connection.reconnects
         listener = connection.listen(self.subjects, self.queue)
         listener.generation = generation
-        self._connection, self._listener = connection, listener
+        self._connection = connection
+        self._listener = listener
         # For callers that leave the loop without `close`.
         self._forget = weakref.finalize(self, _close, listener, self._pid)
         self._forget.atexit = False
@@ -140,11 +163,12 @@ class Subscription(Generic[M]):
         if self._deadline.expired and not self._ending:
             self._connection.check(_SIGN_OF_LIFE)
             self._ending = True
-            self._forget()  # what was received is still returned
+            # Received messages are still returned.
+            self._forget()
         heard = self._listener.hear(self._deadline.within(_QUIET))
         if heard is None:
             if not (self._ending or self._closed):
-                # What came before the reply was received.
+                # The messages before the reply to the ping were received.
                 self._connection.check(_SIGN_OF_LIFE)
                 self._since = _now()
             return None
@@ -176,7 +200,8 @@ class Subscription(Generic[M]):
         # A command that hears of no gap does not wait for the models of all events.
         from spark_jetstream.admin.models.events import Gap  # noqa: PLC0415
 
-        since, self._since = self._since, until or self._since
+        since = self._since
+        self._since = until or since
         if until is None or lost:
             self.gaps += 1
         return Gap(
@@ -212,21 +237,32 @@ def _now() -> Timestamp:
 
 
 def request(
-    api: Api, subject: str, data: str | bytes, headers: Headers | None, replies: int | None, timeout: float | None
+    api: Api,
+    subject: str,
+    data: str | bytes,
+    headers: Headers | None,
+    replies: int | None,
+    timeout: float | None,
 ) -> list[CoreMessage]:
     """`JetStreamAdmin.request`."""
-    subject, content, pairs = subject_filter(subject, literal=True), octets(data, "data"), _pairs(headers)
-    context, connection, received = f"request {subject}", api.connection, list[CoreMessage]()
+    subject = subject_filter(subject, literal=True)
+    content = octets(data, "data")
+    pairs = _pairs(headers)
+    context = f"request {subject}"
+    connection = api.connection
     deadline = Deadline(api.options.request_timeout if timeout is None else timeout)
     check_size(connection, content, pairs, context)
-    positive(1 if replies is None else replies, "replies")
+    wanted = math.inf if replies is None else positive(replies, "replies")
+    received: list[CoreMessage] = []
     try:
         with connection.inbox(whole=True) as inbox:
             inbox.publish(subject, content, 1, pairs)
-            while (replies is None or len(received) < replies) and isinstance(run := inbox.get(deadline.left), Frames):
-                received += messages(run)
-                status = parse_status(received[0].hdrs)
-                if status is not None and status.code == jsapi.NO_RESPONDERS and not received[0].data:
+            while len(received) < wanted:
+                frames = inbox.get(deadline.left)
+                if not isinstance(frames, Frames):
+                    break
+                received += messages(frames)
+                if _is_unheard(received[0]):
                     raise NoResponders(f"cannot {context}: nobody answers at {subject}")
     except ConsumerLost as error:
         raise ConnectionFailed(f"cannot {context}: {error}") from None
@@ -236,10 +272,18 @@ def request(
     return received[:replies]
 
 
+def _is_unheard(message: CoreMessage) -> bool:
+    """Return whether a reply is the server's status that nobody listens at the subject."""
+    status = parse_status(message.hdrs)
+    return status is not None and status.code == jsapi.NO_RESPONDERS and not message.data
+
+
 def _pairs(headers: Headers | None) -> Pairs:
     """Return each value with its name. Raises `OptionError` for what cannot be a header."""
-    lists = ((name, [given] if isinstance(given, str) else given) for name, given in (headers or {}).items())
-    pairs = [(name, value) for name, values in lists for value in values]
+    pairs: list[tuple[str, str]] = []
+    for name, given in (headers or {}).items():
+        values = [given] if isinstance(given, str) else given
+        pairs += [(name, value) for value in values]
     for name, value in pairs:
         check_header(name, value)
     return pairs
