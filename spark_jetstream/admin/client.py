@@ -1,9 +1,13 @@
-"""`JetStreamAdmin`: the administration of the JetStream of one account. The lag of its consumers and copies."""
+"""`JetStreamAdmin`: the administration of the JetStream of one account.
+
+The lag of its consumers and copies.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +26,7 @@ from spark_jetstream.admin.descriptions import description, read_wanted
 from spark_jetstream.admin.messages import Messages, publish
 from spark_jetstream.admin.models.account import AccountInfo, ServerInfo, ServerReport, Tier
 from spark_jetstream.admin.models.consumers import ConsumerInfo
-from spark_jetstream.admin.models.messages import PubAck
+from spark_jetstream.admin.models.messages import PubAck, StoredMessage
 from spark_jetstream.admin.plan import Plan, carry_out, make_plan
 from spark_jetstream.admin.restore import Restored
 from spark_jetstream.admin.streams import Streams
@@ -42,7 +46,12 @@ from spark_jetstream.errors import (
     StreamNotFound,
 )
 from spark_jetstream.options.connection import ConnectionOptions, beside
-from spark_jetstream.options.contexts import PLAIN, context_options, environment_options, selected_context
+from spark_jetstream.options.contexts import (
+    PLAIN,
+    context_options,
+    environment_options,
+    selected_context,
+)
 from spark_jetstream.options.names import Name
 from spark_jetstream.options.specs import given_options
 from spark_jetstream.options.values import did_you_mean, file_path, hidden
@@ -68,11 +77,17 @@ class Account:
         self._api = api
 
     def info(self) -> AccountInfo:
-        """Return usage, limits and number of requests. Raises `JetStreamNotEnabled` where there is no JetStream."""
+        """Return usage, limits and number of requests.
+
+        Raises `JetStreamNotEnabled` where there is no JetStream.
+        """
         return self._api.account()
 
     def tiers(self) -> dict[str, Tier]:
-        """Return usage and limits by tier (``R1``), or under ``""`` without tiers. Raises what `info` raises."""
+        """Return usage and limits by tier (``R1``), or under ``""`` without tiers.
+
+        Raises what `info` raises.
+        """
         info = self.info()
         return info.tiers or {"": info}
 
@@ -85,7 +100,8 @@ class Account:
 
     def connected(self) -> dict[str, Any]:
         """Return the INFO that the server of the connection sent, and as ``rtt`` a round trip to it in seconds."""
-        connection, begun = self._api.connection, time.perf_counter()
+        connection = self._api.connection
+        begun = time.perf_counter()
         connection.check()
         return {**connection.server_info, "rtt": time.perf_counter() - begun}
 
@@ -98,65 +114,99 @@ class Account:
             return sorted(self._reports(), key=lambda report: report.server.name)
         except (NoResponders, PermissionDenied):
             own = self.connected()
-            server = {"name": own["server_name"], "ver": own["version"], "cluster": own.get("cluster", "")}
+            server = {
+                "name": own["server_name"],
+                "ver": own["version"],
+                "cluster": own.get("cluster", ""),
+            }
             return [ServerReport.from_server({"server": server, "rtt": own["rtt"]})]
 
     def _reports(self) -> Iterator[ServerReport]:
-        known, context = [1], "ask all servers"
-        deadline, begun = Deadline(self._api.options.request_timeout), time.perf_counter()
+        context = "ask all servers"
+        deadline = Deadline(self._api.options.request_timeout)
+        begun = time.perf_counter()
+        answered = 0
+        known = 1  # how many servers the best informed one knows of
         with self._api.connection.inbox(whole=True) as inbox:
             inbox.publish("$SYS.REQ.SERVER.PING", b"", "1")
-            while len(known) <= max(known) and isinstance(frames := inbox.get(deadline.left), Frames):
+            while answered < known:
+                frames = inbox.get(deadline.left)
+                if not isinstance(frames, Frames):
+                    return
                 for header, reply in frames.parts():
                     if header:
-                        raise NoResponders(f"cannot {context}: the account is not the system account")
+                        raise NoResponders(
+                            f"cannot {context}: the account is not the system account",
+                        )
                     body = {**jsapi.reply(reply, context), "rtt": time.perf_counter() - begun}
-                    yield (report := ServerReport.from_server(body, context))
-                    known.append(report.statsz.active_servers if report.statsz else 1)
+                    report = ServerReport.from_server(body, context)
+                    yield report
+                    answered += 1
+                    if report.statsz:
+                        known = max(known, report.statsz.active_servers)
 
     def backup(
-        self, target: str | os.PathLike[str], *, consumers: bool = True, progress: Progress | None = None
+        self,
+        target: str | os.PathLike[str],
+        *,
+        consumers: bool = True,
+        progress: Progress | None = None,
     ) -> list[Backup]:
         """Save all streams, one after the other, as `Streams.backup`, each in a directory of its name in ``target``.
 
-        ``target`` appears when all are saved; after an error ``TARGET.part`` has those that are complete. A stream that
-        cannot be saved does not keep others from it. ``progress`` is called with the number of streams that are done,
-        and of all. Raises what `Streams.backup` raises, and `BackupError` for several streams.
+        ``target`` appears when all are saved; after an error ``TARGET.part`` has those that are
+        complete. A stream that cannot be saved does not keep others from it. ``progress`` is called
+        with the number of streams that are done, and of all. Raises what `Streams.backup` raises,
+        and `BackupError` for several streams.
         """
-        streams, path, saved = Streams(self._api), Path(file_path("target", target)), []
+        streams = Streams(self._api)
+        path = Path(file_path("target", target))
+        saved = []
         failures: list[JetStreamError] = []
         with draft_folder(path) as folder:
             for name in _counting(list(streams.names()), progress):
                 try:
                     saved.append(streams.backup(name, folder / name, consumers=consumers))
                 except StreamNotFound:
-                    continue  # it was deleted meanwhile
+                    # It was deleted since the list was read.
+                    continue
                 except ConnectionFailed:
                     raise
                 except JetStreamError as error:
                     failures.append(error)
-            if failures[1:]:
+            if len(failures) > 1:
                 raise BackupError("; ".join(map(str, failures))) from failures[0]
             if failures:
                 raise failures[0]
         return [replace(made, path=path / made.path.name) for made in saved]
 
-    def restore(self, source: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Restored]:
+    def restore(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        progress: Progress | None = None,
+    ) -> list[Restored]:
         """Create all streams of a directory that `backup` made, one after the other, as `Streams.restore`.
 
         ``progress`` as for `backup`. Hidden files are passed over (``.DS_Store``).
 
         Raises:
-            BackupError: Something else in the directory is no backup of a stream: nothing is restored.
-            JetStreamError: Streams of these names exist: nothing is restored. And what `Streams.restore` raises: the
-                streams before that one are restored.
+            BackupError: Something else in the directory is no backup of a stream: nothing is
+                restored.
+            JetStreamError: Streams of these names exist: nothing is restored. And what
+                `Streams.restore` raises: the streams before that one are restored.
             OSError: The directory cannot be read.
         """
-        streams, folder = Streams(self._api), Path(file_path("source", source))
+        streams = Streams(self._api)
+        folder = Path(file_path("source", source))
         saved = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        if existing := {*map(saved_name, saved)} & set(streams.names()):
+        names = {saved_name(path) for path in saved}
+        existing = names.intersection(streams.names())
+        if existing:
             listed = ", ".join(sorted(existing))
-            raise JetStreamError(f"cannot restore {source}: there is {listed} already; nothing was restored")
+            raise JetStreamError(
+                f"cannot restore {source}: there is {listed} already; nothing was restored",
+            )
         return [streams.restore(path) for path in _counting(saved, progress)]
 
 
@@ -172,11 +222,12 @@ def _counting(items: list[Any], progress: Progress | None) -> Iterator[Any]:
 class ConsumerLag:
     """How far a consumer lags.
 
-    ``pending`` messages are not delivered yet; ``ack_pending`` are delivered and not acknowledged, ``redelivered`` of
-    them more than once. ``oldest`` is when the oldest message was stored that is not processed, ``age`` how long ago
-    that was by the server's clock; None when there is none, when not asked for, and for ``deliver_policy``
-    ``last_per_subject``. While acknowledgements are missing, it may be a message that was given up (``max_deliver``).
-    ``spark_since`` is when a Spark query took the consumer to show its progress (option ``durable``), None for others;
+    ``pending`` messages are not delivered yet; ``ack_pending`` are delivered and not acknowledged,
+    ``redelivered`` of them more than once. ``oldest`` is when the oldest message was stored that is
+    not processed, ``age`` how long ago that was by the server's clock; None when there is none,
+    when not asked for, and for ``deliver_policy`` ``last_per_subject``. While acknowledgements are
+    missing, it may be a message that was given up (``max_deliver``). ``spark_since`` is when a
+    Spark query took the consumer to show its progress (option ``durable``), None for others;
     ``pending`` then counts what the query has not committed yet.
     """
 
@@ -201,8 +252,9 @@ class ConsumerLag:
 class OriginLag:
     """How far a mirror, or a stream with sources, lags behind one ``origin``.
 
-    ``lag`` messages are not copied yet; it is 0 too when the origin was never reached: see ``error`` and ``active``.
-    ``active`` is how long ago a message or heartbeat came from the origin; None for never.
+    ``lag`` messages are not copied yet; it is 0 too when the origin was never reached: see
+    ``error`` and ``active``. ``active`` is how long ago a message or heartbeat came from the
+    origin; None for never.
     """
 
     stream: str
@@ -222,24 +274,32 @@ class JetStreamAdmin:
             for lag in admin.lag():
                 print(lag.stream, lag.consumer, lag.total, lag.age)
 
-    ``streams``, ``consumers``, ``messages``, ``counters``, ``account``, ``cluster``, ``events``, ``kv`` and ``objects``
-    have the methods. Options are the connection options of ``docs/options.md``; case does not matter. The first method
-    sends the first request.
+    ``streams``, ``consumers``, ``messages``, ``counters``, ``account``, ``cluster``, ``events``,
+    ``kv`` and ``objects`` have the methods. Options are the connection options of
+    ``docs/options.md``; case does not matter. The first method sends the first request.
 
-    All methods block. Any thread may call them, also one that runs an event loop (a notebook), and a forked child. The
-    connection is shared with everything in this process that has the same options, such as Spark's readers, and stays
-    open for them after `close`.
+    All methods block. Any thread may call them, also one that runs an event loop (a notebook), and
+    a forked child. The connection is shared with everything in this process that has the same
+    options, such as Spark's readers, and stays open for them after `close`.
 
-    All methods raise `OptionError` for an argument that cannot be one, and `JetStreamError` or a subclass for a request
-    that fails: `ApiError` (an error of the server, with its code), `PermissionDenied` (with the subject),
-    `RequestTimeout`, `NoResponders`, `ConnectionFailed`. They name further classes under "Raises".
+    All methods raise `OptionError` for an argument that cannot be one, and `JetStreamError` or a
+    subclass for a request that fails: `ApiError` (an error of the server, with its code),
+    `PermissionDenied` (with the subject), `RequestTimeout`, `NoResponders`, `ConnectionFailed`.
+    They name further classes under "Raises".
     """
 
     def __init__(self, **options: object) -> None:
-        """Check the options. Raises `OptionError` for an unknown option, and for a value that is not possible."""
-        given, lists = hidden(options), _lists(options)
-        del options  # a traceback with local variables would show it
-        self._api = api = Api(ConnectionOptions.from_given(_own(given, lists)), connect=self._connect)
+        """Check the options.
+
+        Raises `OptionError` for an unknown option, and for a value that is not possible.
+        """
+        given = hidden(options)
+        lists = _lists(options)
+        # A traceback with local variables would show the options.
+        del options
+        checked_options = ConnectionOptions.from_given(_own(given, lists))
+        api = Api(checked_options, connect=self._connect)
+        self._api = api
         self.streams = Streams(api)
         self.consumers = Consumers(api)
         self.messages = Messages(api)
@@ -248,7 +308,11 @@ class JetStreamAdmin:
 
     @staticmethod
     def _connect(options: ConnectionOptions) -> Connection:
-        """Connect. It waits for servers that are starting, since another program may start them beside this one."""
+        """Connect.
+
+        It waits for servers that are starting, since another program may start them beside this
+        one.
+        """
         return connect(options)
 
     # These are imported when they are used: a command has no time for all of them.
@@ -285,23 +349,28 @@ class JetStreamAdmin:
     def from_environment(cls, **options: object) -> JetStreamAdmin:
         """Connect as the ``nats`` command does.
 
-        The options come from variables such as ``NATS_URL`` and ``NATS_CONTEXT`` (see `environment_options`), else from
-        the context that ``nats context select`` chose. ``options`` replace them: a user replaces all variables of the
-        authentication, and a context replaces ``NATS_URL``, which the command prefers. Raises `OptionError` for an
-        option that is not known or not possible; it says which variable, or selection, the option comes from.
+        The options come from variables such as ``NATS_URL`` and ``NATS_CONTEXT`` (see
+        `environment_options`), else from the context that ``nats context select`` chose.
+        ``options`` replace them: a user replaces all variables of the authentication, and a context
+        replaces ``NATS_URL``, which the command prefers. Raises `OptionError` for an option that is
+        not known or not possible; it says which variable, or selection, the option comes from.
         """
-        wanted, lists = hidden(options), _lists(options)
-        del options  # a traceback with local variables would show it
+        wanted = hidden(options)
+        lists = _lists(options)
+        # A traceback with local variables would show the options.
+        del options
         given = _own(wanted, lists)
-        chosen = (
-            given_options(hidden(context_options(given["context"])), ConnectionOptions.specs)
-            if "context" in given
-            else {}
-        )
+        chosen = {}
+        if "context" in given:
+            values = hidden(context_options(given["context"]))
+            chosen = given_options(values, ConnectionOptions.specs)
         inherited = beside({**chosen, **given}, hidden(environment_options(os.environ)))
         origins = {option: f"the environment, {variable}" for variable, option in PLAIN.items()}
-        if "context" not in {*given, *inherited} and (selected := selected_context()) is not None:
-            inherited["context"], origins["context"] = SecretStr(selected), "nats context select"
+        if "context" not in given and "context" not in inherited:
+            selected = selected_context()
+            if selected is not None:
+                inherited["context"] = SecretStr(selected)
+                origins["context"] = "nats context select"
         try:
             return cls(**{**inherited, **given})
         except OptionError as error:
@@ -309,6 +378,7 @@ class JetStreamAdmin:
                 raise
             origin = origins.get(error.option or "", "the environment, NATS_*")
             problem = OptionError(f"{error} (it comes from {origin})", option=error.option)
+        # Raised here so that it does not carry the options that caused it.
         raise problem
 
     @property
@@ -316,12 +386,18 @@ class JetStreamAdmin:
         """The connection options."""
         return self._api.options
 
-    def publish(self, subject: str, data: str | bytes, headers: Mapping[str, str] | None = None) -> PubAck:
+    def publish(
+        self,
+        subject: str,
+        data: str | bytes,
+        headers: Mapping[str, str] | None = None,
+    ) -> PubAck:
         """Publish one message; return its stream, its sequence, and whether it is a duplicate by its ``Nats-Msg-Id``.
 
-        Text is stored as UTF-8. A header has one value. After `RequestTimeout` or `ConnectionFailed` the message may be
-        stored or not. Raises `StreamNotFound` when no stream captures the subject, `NoResponders` when its stream had
-        no leader for option ``requestTimeout``, and `ApiError` when the stream refuses the message.
+        Text is stored as UTF-8. A header has one value. After `RequestTimeout` or
+        `ConnectionFailed` the message may be stored or not. Raises `StreamNotFound` when no stream
+        captures the subject, `NoResponders` when its stream had no leader for option
+        ``requestTimeout``, and `ApiError` when the stream refuses the message.
         """
         return publish(self._api, subject, data, headers)
 
@@ -336,32 +412,41 @@ class JetStreamAdmin:
     ) -> list[CoreMessage]:
         """Send a request of core NATS, also to a subject of an API such as ``$JS.API.INFO``; return its replies.
 
-        These are the first ``replies``, or fewer that came within ``timeout`` seconds (option ``requestTimeout`` by
-        default), or all that came in that time for None. Text is sent as UTF-8. Raises `NoResponders` when nobody
-        listens at the subject, and `RequestTimeout` when no reply came.
+        These are the first ``replies``, or fewer that came within ``timeout`` seconds (option
+        ``requestTimeout`` by default), or all that came in that time for None. Text is sent as
+        UTF-8. Raises `NoResponders` when nobody listens at the subject, and `RequestTimeout` when
+        no reply came.
         """
         return request(self._api, subject, data, headers, replies, timeout)
 
     def subscribe(
-        self, subject: str, *, queue: str = "", timeout: float | None = None, count: int | None = None
+        self,
+        subject: str,
+        *,
+        queue: str = "",
+        timeout: float | None = None,
+        count: int | None = None,
     ) -> Subscription[CoreMessage]:
         """Subscribe to a subject of core NATS (wildcards allowed); all messages after this call are received.
 
-        Of the members of a ``queue`` group one receives each message. The iterator ends after ``timeout`` seconds, or
-        ``count`` messages. A `Gap` says that messages may be missing: the connection was lost, and came back. Raises
-        `PermissionDenied` when the account may not subscribe to the subject, and `OutageError` in the iteration after a
-        loss of more than option ``retryTimeout``.
+        Of the members of a ``queue`` group one receives each message. The iterator ends after
+        ``timeout`` seconds, or ``count`` messages. A `Gap` says that messages may be missing: the
+        connection was lost, and came back. Raises `PermissionDenied` when the account may not
+        subscribe to the subject, and `OutageError` in the iteration after a loss of more than
+        option ``retryTimeout``.
         """
         group = str(checked(Name("queue group", optional=True), "queue", queue))
-        return Subscription(self._api, (subject_filter(subject),), lambda message, _: message, timeout, count, group)
+        subjects = (subject_filter(subject),)
+        return Subscription(self._api, subjects, _message, timeout, count, group)
 
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True
     ) -> Iterator[ConsumerLag]:
         """Return how far each consumer of a stream, or of all streams, lags, sorted by name; or one consumer.
 
-        ``ages`` asks for the oldest message that is not processed: a request for each filter of a consumer that lags.
-        Raises `ConsumerNotFound`, and `OptionError` when ``consumer`` is given without ``stream``.
+        ``ages`` asks for the oldest message that is not processed: a request for each filter of a
+        consumer that lags. Raises `ConsumerNotFound`, and `OptionError` when ``consumer`` is given
+        without ``stream``.
         """
         if consumer is None:
             return (self._lag(info, ages) for info in self.consumers.infos(stream))
@@ -373,38 +458,45 @@ class JetStreamAdmin:
         oldest = self._oldest(info) if ages else None
         age = None
         if oldest is not None and not info.ts.never:
+            # The clocks of two servers may differ.
             age = Nanoseconds(max(0, info.ts.nanoseconds - oldest.nanoseconds))
+        spark_since = info.config.metadata.get(SINCE)
         return ConsumerLag(
-            info.stream_name,
-            info.name,
-            info.num_pending,
-            info.num_ack_pending,
-            info.num_redelivered,
-            info.num_waiting,
-            info.paused,
-            oldest,
-            age,
-            Timestamp(info.config.metadata[SINCE]) if SINCE in info.config.metadata else None,
+            stream=info.stream_name,
+            consumer=info.name,
+            pending=info.num_pending,
+            ack_pending=info.num_ack_pending,
+            redelivered=info.num_redelivered,
+            waiting=info.num_waiting,
+            paused=info.paused,
+            oldest=oldest,
+            age=age,
+            spark_since=None if spark_since is None else Timestamp(spark_since),
         )
 
     def _oldest(self, info: ConsumerInfo) -> Timestamp | None:
         """Return when the oldest message was stored that is not delivered, or not acknowledged."""
         if not info.lag or info.config.deliver_policy == "last_per_subject":
             return None
-        # The acknowledgement floor counts only while one is missing: it stays where a message was given up.
+        # The acknowledgement floor counts only while one is missing: it stays where a message was
+        # given up.
         behind = info.ack_floor if info.num_ack_pending else info.delivered
-        oldest = []
+        oldest: list[StoredMessage] = []
         for subject in info.config.filters or (">",):
             with contextlib.suppress(MessageNotFound, StreamNotFound):
-                oldest.append(self.messages.next(info.stream_name, subject, behind.stream_seq + 1))
-        return min(oldest, key=lambda message: message.seq).time if oldest else None
+                first = behind.stream_seq + 1
+                oldest.append(self.messages.next(info.stream_name, subject, first))
+        if not oldest:
+            return None
+        return min(oldest, key=operator.attrgetter("seq")).time
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
         """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted.
 
         Raises `StreamNotFound`; `ServerBusy` as `Streams.infos` does.
         """
-        for info in self.streams.infos() if stream is None else [self.streams.load(stream)]:
+        infos = self.streams.infos() if stream is None else [self.streams.load(stream)]
+        for info in infos:
             for origin in info.origins:
                 active = origin.active if origin.active >= 0 else None
                 error = origin.error.description if origin.error else ""
@@ -416,12 +508,15 @@ class JetStreamAdmin:
         given_only: bool = False,
         any_filter: bool = False,
     ) -> Plan:
-        """Return the steps that make streams and consumers what descriptions say. Nothing is changed.
+        """Return the steps that make streams and consumers what descriptions say.
 
-        ``described`` are files or mappings (see `spark_jetstream.admin.descriptions`). Consumers that no description
-        names are ignored. ``given_only``: fields that a description does not set stay; else they get their defaults.
-        A consumer with a new filter that matches nothing, as for `Consumers.create`, is refused unless ``any_filter``.
-        Raises `OptionError`, which names the file, for a description that is not possible.
+        Nothing is changed.
+
+        ``described`` are files or mappings (see `spark_jetstream.admin.descriptions`). Consumers
+        that no description names are ignored. ``given_only``: fields that a description does not
+        set stay; else they get their defaults. A consumer with a new filter that matches nothing,
+        as for `Consumers.create`, is refused unless ``any_filter``. Raises `OptionError`, which
+        names the file, for a description that is not possible.
         """
         wanted = read_wanted(*described, newer=self._api.newer)
         return make_plan(self._api, wanted, given_only=given_only, any_filter=any_filter)
@@ -439,7 +534,10 @@ class JetStreamAdmin:
         carry_out(self._api, plan)
 
     def describe(self, stream: str, *, readable: bool = True) -> dict[str, Any]:
-        """Return the `description` of a stream and its durable consumers, for `plan`. Raises `StreamNotFound`."""
+        """Return the `description` of a stream and its durable consumers, for `plan`.
+
+        Raises `StreamNotFound`.
+        """
         durable = [info.config for info in self.consumers.infos(stream) if info.config.durable_name]
         return description(self.streams.load(stream).config, durable, readable=readable)
 
@@ -454,9 +552,15 @@ class JetStreamAdmin:
         self.close()
 
     def __repr__(self) -> str:
-        if not hasattr(self, "_api"):  # the constructor has failed, and a traceback shows its local variables
+        if not hasattr(self, "_api"):
+            # The constructor has failed, and a traceback shows its local variables.
             return "<JetStreamAdmin>"
         return f"<JetStreamAdmin {self.options.display_servers} {self.options.api_prefix_resolved}>"
+
+
+def _message(message: CoreMessage, received: Timestamp) -> CoreMessage:
+    """Return the item of a subscription for a message: itself."""
+    return message
 
 
 class CommandAdmin(JetStreamAdmin):
@@ -473,7 +577,10 @@ def _lists(options: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _own(options: Mapping[str, SecretStr | None], lists: tuple[str, ...]) -> dict[str, SecretStr]:
-    """Return the options by their proper names. Raises `OptionError` for an unknown one, or one with several values."""
+    """Return the options by their proper names.
+
+    Raises `OptionError` for an unknown one, or one with several values.
+    """
     for name in options:
         if name.lower() not in _NAMES:
             hint = did_you_mean(name.replace("_", ""), _NAMES.values())

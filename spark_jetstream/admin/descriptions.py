@@ -290,14 +290,25 @@ def _wanted(
 ) -> Wanted:
     """Return a described stream and its consumers; ``name`` is for one without a name."""
     config = own_configuration(described)
-    fields = {key: value for key, value in config.items() if key != _CONSUMERS}
+    fields = dict(config)
+    fields.pop(_CONSUMERS, None)
     if fields.get("name") is None:
         if name is None:
             raise OptionError(f"{what}: a stream is described without its name")
         fields["name"] = name
     stream = StreamConfig.parse(fields, f"{what}: stream {shown(fields['name'])}", newer)
     where = f"{what}: stream {stream.name}"
+    # In the output of ``stream info --json``, they are beside the configuration.
     consumers = config.get(_CONSUMERS) or described.get(_CONSUMERS) or []
+    return Wanted(stream, _wanted_consumers(consumers, where, newer))
+
+
+def _wanted_consumers(
+    consumers: Any,
+    where: str,
+    newer: Callable[[], bool] | None,
+) -> tuple[ConsumerConfig, ...]:
+    """Return the described consumers of a stream. Raises `OptionError`."""
     if not isinstance(consumers, list):
         raise OptionError(f"{where}: consumers must be a list, not {_type_text(consumers)}")
     configs: dict[str, ConsumerConfig] = {}
@@ -308,7 +319,7 @@ def _wanted(
         if known in configs:
             raise OptionError(f"{place}: consumer {known} is described twice")
         configs[known] = consumer
-    return Wanted(stream, tuple(configs.values()))
+    return tuple(configs.values())
 
 
 def _wanted_consumer(

@@ -88,10 +88,7 @@ def event_subjects(
     Raises `OptionError`.
     """
     kinds = tuple(wanted)
-    if kinds:
-        templates = [template for kind in kinds for template in _templates(kind, prefix)]
-    else:
-        templates = _default_templates(stream, consumer)
+    templates = _templates_of(kinds, prefix) or _default_templates(stream, consumer)
     kept = [template for template in templates if _is_allowed(template, advisories, metrics)]
     # A kind that is asked for by name must not be left out silently.
     if not kept or (kinds and len(kept) < len(templates)):
@@ -99,8 +96,7 @@ def event_subjects(
             "nothing is left to watch: set advisories or metrics to true, as the kinds need",
         )
     if kinds:
-        for template in kept:
-            _check_names(template, stream, consumer, prefix)
+        _check_names(kept, stream, consumer, prefix)
     subjects = [_subject(template, stream, consumer, prefix) for template in kept]
     return _without_overlap(subjects)
 
@@ -123,13 +119,18 @@ def _is_allowed(template: str, advisories: bool, metrics: bool) -> bool:
     return True
 
 
-def _check_names(template: str, stream: str | None, consumer: str | None, prefix: str) -> None:
-    """Raise `OptionError` if events on a subject cannot be limited to the stream or consumer."""
-    for name, value in (("stream", stream), ("consumer", consumer)):
-        if value is not None and f"{{{name}}}" not in template:
-            raise OptionError(
-                f"events on {prefix}.{template} name no {name}, so they cannot be limited to one",
-            )
+def _check_names(
+    templates: list[str],
+    stream: str | None,
+    consumer: str | None,
+    prefix: str,
+) -> None:
+    """Raise `OptionError` if events cannot be limited to the stream or consumer."""
+    for template in templates:
+        for name, value in (("stream", stream), ("consumer", consumer)):
+            if value is not None and f"{{{name}}}" not in template:
+                events = f"events on {prefix}.{template}"
+                raise OptionError(f"{events} name no {name}, so they cannot be limited to one")
 
 
 def _subject(template: str, stream: str | None, consumer: str | None, prefix: str) -> str:
@@ -139,6 +140,13 @@ def _subject(template: str, stream: str | None, consumer: str | None, prefix: st
     if subject.startswith(_SYSTEM):
         return subject.replace("{account}", "*")
     return f"{prefix}.{subject}"
+
+
+def _templates_of(kinds: Iterable[str | type[Event]], prefix: str) -> list[str]:
+    templates: list[str] = []
+    for kind in kinds:
+        templates += _templates(kind, prefix)
+    return templates
 
 
 def _templates(wanted: str | type[Event], prefix: str) -> tuple[str, ...]:

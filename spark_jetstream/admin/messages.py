@@ -288,10 +288,17 @@ class Messages:
             limit = {"up_to_time": moment("time", time)}
         self._api.need(1, context)
         if time is not None and not self._finds_times():
+            # The sequence stands for the time, which this server would read otherwise.
             end, _ = self._search(stream, limit["up_to_time"], ">", direct=True)
             if end == 1:
                 return []
             limit = {"up_to_seq": end - 1}
+        return self._last_or_again(stream, filters, limit, context)
+
+    def _last_or_again(
+        self, stream: str, filters: list[str], limit: dict[str, Any], context: str
+    ) -> list[StoredMessage]:
+        """Return the last messages; ask again when messages of an answer were lost."""
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(AnswerRejected):
                 return _last_of_each(self._api.connection, stream, filters, limit, context)
@@ -333,17 +340,24 @@ class Messages:
         end = info.state.last_seq + 1
         if first >= end:
             return
-        batches = self._reads_batches()
-        allowed = info.config.allow_direct and batches
-        if direct and not allowed:
-            raise JetStreamError(
-                f"stream {stream} does not allow direct reads (allow_direct, and server 2.11)",
-            )
-        if allowed and direct is not False:
+        if self._in_batches_wanted(info, direct):
             messages = self._in_batches(info, subject, first, end, min(count or BATCH, BATCH))
         else:
             messages = self._one_by_one(info, subject, first, end)
         yield from itertools.islice(messages, count)
+
+    def _in_batches_wanted(self, info: StreamInfo, direct: bool | None) -> bool:
+        """Return whether a stream is read in batches.
+
+        Raises `JetStreamError` if ``direct`` insists on it, and it is not possible.
+        """
+        batches = self._reads_batches()
+        allowed = info.config.allow_direct and batches
+        if direct and not allowed:
+            raise JetStreamError(
+                f"stream {info.config.name} does not allow direct reads (allow_direct, and server 2.11)"
+            )
+        return allowed and direct is not False
 
     def _reads_batches(self) -> bool:
         """Return whether the server answers a Direct Get for several messages."""

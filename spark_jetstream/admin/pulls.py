@@ -71,11 +71,7 @@ def pull_request(
     **fields: Any,
 ) -> PullRequest:
     """Return the request for the arguments of `Consumers.next`. Raises `OptionError`."""
-    if not 1 <= count <= _MOST:
-        raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
-    if timeout != 0 and not _SHORTEST <= timeout <= _LONGEST:
-        span = f"{_SHORTEST:g} to {_LONGEST:,.0f} seconds"
-        raise OptionError(f"timeout must be 0 (do not wait), or {span}, not {timeout:g}")
+    _check_count_and_timeout(count, timeout)
     if no_wait is False and not timeout:
         raise OptionError("no_wait=False needs a timeout above 0")
     expires = 0.0 if no_wait else timeout
@@ -90,6 +86,14 @@ def pull_request(
         # error. So there is no heartbeat by default.
         fields["heartbeat"] = checked(Seconds("100ms", "1d"), "idle_heartbeat", idle_heartbeat)
     return PullRequest(count, expires, fields)
+
+
+def _check_count_and_timeout(count: int, timeout: float) -> None:
+    if not 1 <= count <= _MOST:
+        raise OptionError(f"count must be a number from 1 to {_MOST:,}, not {count}")
+    if timeout != 0 and not _SHORTEST <= timeout <= _LONGEST:
+        span = f"{_SHORTEST:g} to {_LONGEST:,.0f} seconds"
+        raise OptionError(f"timeout must be 0 (do not wait), or {span}, not {timeout:g}")
 
 
 def check_can_serve(info: ConsumerInfo, request: PullRequest, consumer: str) -> None:

@@ -34,7 +34,7 @@ LABEL = ADMIN_READER
 """The beginning of the names of the consumers that the administration creates."""
 
 Begin = Literal["all", "latest", "new"]
-"""The first messages of a watch: all of the stream, the last one of each subject, or only new ones."""
+"""The first messages of a watch: all, the last one of each subject, or only new ones."""
 
 BATCH = 500
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -43,7 +43,7 @@ _SOON = 0.5  # seconds between heartbeats, until the messages from before the wa
 
 
 def settings(api: Api, batch: int = BATCH, *, headers_only: bool = False) -> PullSettings:
-    """Return the settings for reads of streams; ``batch`` is the number of messages of a request."""
+    """Return the settings for reads of streams; ``batch`` is the messages of one request."""
     timeout = api.options.retry_timeout
     return PullSettings(
         batch,
@@ -140,38 +140,15 @@ def _follow(
     ``info`` is the stream before that. Unless ``new``, what was stored since then comes before the
     None.
     """
-    last_seq = info.state.last_seq
-    last_time = info.state.last_ts.nanoseconds
-
-    def check() -> None:
-        """Compare the stream with the last message that came."""
-        now = Streams(api).load(part.stream)
-        if now.created != part.created:
-            raise DataLossError(f"created again at {now.created}")
-        state = now.state
-        used_again = state.first_seq <= last_seq and state.first_ts.nanoseconds > last_time
-        if state.messages and used_again:
-            # A server came back with fewer messages, and has used sequences a second time.
-            start = f"sequence {state.first_seq}, stored at {state.first_ts}"
-            raise DataLossError(f"it begins anew with {start}")
-        if state.last_seq < last_seq:
-            # A replica lags; or the server has lost messages.
-            now_end = f"the stream ends at sequence {state.last_seq}"
-            raise ConsumerLost(f"{now_end}, before {last_seq}, which it had")
-
-    def taken(run: Delivered) -> Iterator[StoredMessage]:
-        nonlocal last_seq, last_time
-        last_seq = int(run.sequences[-1])
-        last_time = int(run.timestamps()[-1])
-        return stored_messages(run.frames, part.stream)
+    last = _Last(api, part, info)
 
     def is_end(_: object, __: object) -> bool:
         return True
 
     if not new:
-        for run in read_to_end(api.connect, part, how, LABEL, check):
-            yield from taken(run)
-    part = replace(part, first=last_seq + 1)
+        for run in read_to_end(api.connect, part, how, LABEL, last.check):
+            yield from last.taken(run)
+    part = replace(part, first=last.seq + 1)
     # The server may have no message to send for any time.
     policy = how.policy(
         Ends.NEVER,
@@ -179,11 +156,46 @@ def _follow(
         fruitless=sys.maxsize,
         idle=timeout,
     )
-    reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=is_end, check=check)
+    reader = RangeReader(api.connect, part, how, LABEL, policy, confirm=is_end, check=last.check)
     begun = False
     for event in reader.follow():
         if event is not None:
-            yield from taken(event)
+            yield from last.taken(event)
         elif not begun:
             begun = True
             yield None
+
+
+class _Last:
+    """The last message of a watch: its sequence, and its time in nanoseconds."""
+
+    def __init__(self, api: Api, part: SequenceRange, info: StreamInfo) -> None:
+        self.seq = info.state.last_seq
+        self.time = info.state.last_ts.nanoseconds
+        self._api = api
+        self._part = part
+
+    def taken(self, run: Delivered) -> Iterator[StoredMessage]:
+        """Return the messages of a run; the last one is the last of the watch now."""
+        self.seq = int(run.sequences[-1])
+        self.time = int(run.timestamps()[-1])
+        return stored_messages(run.frames, self._part.stream)
+
+    def check(self) -> None:
+        """Compare the stream with the last message.
+
+        Raises `DataLossError` if it is another stream, `ConsumerLost` if a replica may lag.
+        """
+        now = Streams(self._api).load(self._part.stream)
+        if now.created != self._part.created:
+            raise DataLossError(f"created again at {now.created}")
+        state = now.state
+        used_again = state.first_seq <= self.seq and state.first_ts.nanoseconds > self.time
+        if state.messages and used_again:
+            # A server came back with fewer messages, and has used sequences a second time.
+            start = f"sequence {state.first_seq}, stored at {state.first_ts}"
+            raise DataLossError(f"it begins anew with {start}")
+        if state.last_seq < self.seq:
+            # A replica lags; or the server has lost messages.
+            now_end = f"the stream ends at sequence {state.last_seq}"
+            raise ConsumerLost(f"{now_end}, before {self.seq}, which it had")

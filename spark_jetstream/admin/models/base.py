@@ -242,14 +242,20 @@ class Model(BaseModel):
             return data
         fields = cls.model_fields
         unknown = [name for name in data if name not in fields]
+        # A newer server may have written a field that this version does not know.
         if unknown and not (newer is not None and newer()):
-            listed = ", ".join(f"{shown(name)}{hint(str(name), fields)}" for name in unknown)
-            raise field_error("unknown_field", f"there is no field {listed}")
+            raise _unknown_fields(unknown, fields)
         meant = dict(data)
         for name in data.keys() & fields.keys():
             if get_origin(fields[name].annotation) is tuple:
                 meant[name] = _as_list(name, data[name])
         return meant
+
+
+def _unknown_fields(names: Iterable[Any], known: Iterable[str]) -> Exception:
+    """Return the error for fields that a model does not have."""
+    listed = ", ".join(f"{shown(name)}{hint(str(name), known)}" for name in names)
+    return field_error("unknown_field", f"there is no field {listed}")
 
 
 def _as_list(name: str, value: Any) -> Any:

@@ -153,14 +153,16 @@ def _fields_of_setting(bucket: str, name: str, value: Any) -> dict[str, Any]:
     if name == "compression":
         return {"compression": "s2" if value else "none"}
     if name == "limit_marker_ttl":
-        marker = {"subject_delete_marker_ttl": value}
-        # Markers need a time to live of single messages, which cannot be taken back: so it is not
-        # set to false.
-        return {**marker, "allow_msg_ttl": True} if value else marker
+        marker: dict[str, Any] = {"subject_delete_marker_ttl": value}
+        if value:
+            # Markers need it. It cannot be taken back, so it is never set to false.
+            marker["allow_msg_ttl"] = True
+        return marker
     if name == "mirror":
         return {"mirror": value and _of_bucket(value)[0]}
     if name == "sources":
-        return {"sources": tuple(_source(bucket, source) for source in value)}
+        sources = [_source(bucket, source) for source in value]
+        return {"sources": tuple(sources)}
     return {_OTHER_NAMES.get(name, name): value}
 
 

@@ -190,13 +190,10 @@ def _moved(config: Model) -> set[str]:
 
 
 def _implied_by_stream(config: StreamConfig, values: dict[str, Any]) -> dict[str, Any]:
-    subjects = config.subjects
-    if not (subjects or config.mirror or config.sources):
-        subjects = (config.name,)
     # Delete markers need messages with a time to live, and rollups; schedules need rollups.
     marked = config.subject_delete_marker_ttl > 0
     implied = {
-        "subjects": subjects,
+        "subjects": _stored_subjects(config),
         "num_replicas": config.num_replicas or 1,
         "placement": _placement(values["placement"]),
         "republish": _republish(values["republish"]),
@@ -209,6 +206,13 @@ def _implied_by_stream(config: StreamConfig, values: dict[str, Any]) -> dict[str
     if config.sealed:
         implied |= _IMPLIED_BY_SEAL
     return implied
+
+
+def _stored_subjects(config: StreamConfig) -> tuple[str, ...]:
+    """Return the subjects of a stream: its name, if it has none and copies no other stream."""
+    if config.subjects or config.mirror or config.sources:
+        return config.subjects
+    return (config.name,)
 
 
 def _placement(placement: dict[str, Any] | None) -> dict[str, Any] | None:
