@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name. All of them are imported with the first: a module of this package needs only its own."""
+    """Return a public name.
+
+    All of them are imported with the first: a module of this package needs only its own.
+    """
     if name == "__all__":
         return __dir__()
     if name not in __dir__():

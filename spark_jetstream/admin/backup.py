@@ -1,8 +1,9 @@
 """Backup of a stream and its consumers, by the snapshot protocol of the server (nats-server: server/jetstream_api.go).
 
-The server sends chunks to an inbox. A full chunk has a reply subject, at which the client acknowledges it; the server
-sends no more than a window of bytes without acknowledgements. The end is an empty message with status 204, or without a
-status when all data fitted into one chunk. Another status says what went wrong.
+The server sends chunks to an inbox. A full chunk has a reply subject, at which the client
+acknowledges it; the server sends no more than a window of bytes without acknowledgements. The end
+is an empty message with status 204, or without a status when all data fitted into one chunk.
+Another status says what went wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spark_jetstream.admin.api import Api
 from spark_jetstream.admin.backup_files import MANIFEST, META, Draft, Framing, Manifest, indented
@@ -64,43 +66,41 @@ def backup(
 ) -> Backup:
     """Save a stream at `target`, which appears when the backup is complete and on the disk.
 
-    ``nats stream restore`` reads the backup too; a single file must be unpacked for it. Servers before 2.15 cannot save
-    a stream in memory.
+    ``nats stream restore`` reads the backup too; a single file must be unpacked for it. Servers
+    before 2.15 cannot save a stream in memory.
 
-    The stream is not locked: messages that are removed or stored during the backup are missing. In a cluster,
-    deliveries after the acknowledgement floor of a consumer are not saved: after a restore they are delivered again.
+    The stream is not locked: messages that are removed or stored during the backup are missing. In
+    a cluster, deliveries after the acknowledgement floor of a consumer are not saved: after a
+    restore they are delivered again.
 
-    ``target`` is a file if it ends with ``.tar``, else a directory. ``chunk_size`` and ``window_size`` (bytes without
-    acknowledgements, about the memory needed) are those of `SnapshotConfig`. ``check`` lets a server before 2.15 check
-    all messages first; later ones always do. The backup fails after ``silence`` seconds without a message.
-    ``progress`` is called with the bytes received and the size of the stream: an estimate, since data is compressed.
+    ``target`` is a file if it ends with ``.tar``, else a directory. ``chunk_size`` and
+    ``window_size`` (bytes without acknowledgements, about the memory needed) are those of
+    `SnapshotConfig`. ``check`` lets a server before 2.15 check all messages first; later ones
+    always do. The backup fails after ``silence`` seconds without a message. ``progress`` is called
+    with the bytes received and the size of the stream: an estimate, since data is compressed.
 
     Raises:
         OptionError: The target exists.
         StreamNotFound: There is no such stream.
-        BackupError: The server stopped, was silent, or sent data that cannot be a backup. The target is removed.
+        BackupError: The server stopped, was silent, or sent data that cannot be a backup. The
+            target is removed.
         JetStreamError: What `Api` raises.
     """
-    context = f"back up stream {stream}"
     connection = api.connection
     with connection.inbox(replies=True, token=_TOKEN) as inbox:
         draft = Draft(Path(file_path("target", target)))
         try:
-            asked = {
-                "deliver_subject": f"{inbox.subject}.{_TOKEN}",
-                "no_consumers": not consumers,
-                "jsck": check,
-                "chunk_size": min(chunk_size, connection.max_payload),
-                "window_size": window_size or None,
-            }
-            request = SnapshotConfig.parse(asked, context).body()
-            try:
-                reply = api.reply(SnapshotReply, jsapi.STREAM_SNAPSHOT, request, context=context, stream=stream)
-            except RequestTimeout:
-                # In a cluster the leader of the stream answers, and nobody where there is no such stream.
-                with contextlib.suppress(PermissionDenied, RequestTimeout):
-                    api.ask(jsapi.STREAM_INFO, context=context, stream=stream)
-                raise
+            reply = _begin(
+                api,
+                stream,
+                {
+                    "deliver_subject": f"{inbox.subject}.{_TOKEN}",
+                    "no_consumers": not consumers,
+                    "jsck": check,
+                    "chunk_size": min(chunk_size, connection.max_payload),
+                    "window_size": window_size or None,
+                },
+            )
             framing = Framing(f"what the server sent of stream {stream}")
             count = 0
             for data in _chunks(connection, inbox, stream, silence):
@@ -110,7 +110,12 @@ def backup(
                 if progress is not None:
                     progress(draft.size, reply.state.bytes)
             framing.finish()
-            meta = indented(reply.model_dump(mode="json", exclude_unset=True, include={"config", "state"}))
+            described = reply.model_dump(
+                mode="json",
+                exclude_unset=True,
+                include={"config", "state"},
+            )
+            meta = indented(described)
             manifest = Manifest(
                 stream=stream,
                 server=shown_version(connection.server_version),
@@ -127,6 +132,25 @@ def backup(
     return Backup(draft.target, reply, manifest)
 
 
+def _begin(api: Api, stream: str, fields: dict[str, Any]) -> SnapshotReply:
+    """Ask for a snapshot; return the stream's configuration and state. Raises `StreamNotFound`."""
+    context = f"back up stream {stream}"
+    request = SnapshotConfig.parse(fields, context).body()
+    try:
+        return api.reply(
+            SnapshotReply,
+            jsapi.STREAM_SNAPSHOT,
+            request,
+            context=context,
+            stream=stream,
+        )
+    except RequestTimeout:
+        # In a cluster the leader of the stream answers: nobody does if there is no such stream.
+        with contextlib.suppress(PermissionDenied, RequestTimeout):
+            api.ask(jsapi.STREAM_INFO, context=context, stream=stream)
+        raise
+
+
 def _chunks(connection: Connection, inbox: Inbox, stream: str, silence: float) -> Iterator[bytes]:
     """Yield the chunks in their order, each acknowledged before."""
     count = acknowledged = 0
@@ -134,13 +158,15 @@ def _chunks(connection: Connection, inbox: Inbox, stream: str, silence: float) -
         frames = _frames(connection, inbox, stream, silence)
         for index, (head, data) in enumerate(frames.parts()):
             if not data:
-                _check_end(head, stream, single=count > 0 and not acknowledged)
+                single = count > 0 and not acknowledged
+                _check_end(head, stream, single=single)
                 return
             if acknowledged < count:
                 raise BackupError(f"the backup of stream {stream} continues after its last chunk")
             count += 1
             subject = frames.reply_subject(index)
-            if subject:  # the last chunk has none if it is not full (server 2.15)
+            # The last chunk has no reply subject if it is not full (server 2.15).
+            if subject:
                 _check_place(subject, stream, len(data), count)
                 inbox.send(b"PUB %s 0\r\n\r\n" % subject.encode())
                 acknowledged += 1
@@ -160,32 +186,34 @@ def _frames(connection: Connection, inbox: Inbox, stream: str, silence: float) -
                 continue
             subject = f"{_ACKS}{stream}.>"
             raise PermissionDenied(
-                f"cannot back up stream {stream}: the account may not publish to {subject}", subject=subject
+                f"cannot back up stream {stream}: the account may not publish to {subject}",
+                subject=subject,
             ) from None
         if event is None:
             connection.check()
-            raise BackupError(
-                f"the backup of stream {stream} was broken off: the server has sent nothing for {silence:g} s"
-            )
+            problem = f"the server has sent nothing for {silence:g} s"
+            raise BackupError(f"the backup of stream {stream} was broken off: {problem}")
         assert not isinstance(event, Status)  # an inbox with replies has none
         return event
 
 
 def _check_place(subject: str, stream: str, size: int, number: int) -> None:
     """Raise `BackupError` when the reply subject of a chunk belongs to another chunk."""
-    # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>. Between accounts it may be mapped to another subject.
+    # $JS.SNAPSHOT.ACK.<stream>.<id>.<size>.<number>. Between accounts it may be mapped to another
+    # subject.
     numbers = subject.rpartition(f"{_ACKS}{stream}.")[2].split(".")[1:]
     if subject.startswith(_ACKS) and numbers != [str(size), str(number)]:
-        raise BackupError(
-            f"the backup of stream {stream} has a hole: chunk {number} has {size} bytes, and comes as {subject}"
-        )
+        problem = f"chunk {number} has {size} bytes, and comes as {subject}"
+        raise BackupError(f"the backup of stream {stream} has a hole: {problem}")
 
 
 def _check_end(head: bytes, stream: str, *, single: bool) -> None:
     """Raise `BackupError` unless this ends a backup; that of a ``single`` chunk may end without a status."""
     line = head.partition(b"\r\n")[0].decode("utf-8", "replace").strip()
     status = line.split(None, 2)[1:]
-    if status[:1] == ["204"] or (not line and single):
+    is_end = status[:1] == ["204"]
+    may_lack_status = single and not line
+    if is_end or may_lack_status:
         return
     reason = brief(" ".join(status)) or "an end without a status"
     raise BackupError(f"the backup of stream {stream} was broken off by the server: {reason}")

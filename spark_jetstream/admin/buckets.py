@@ -89,7 +89,8 @@ class Buckets(ABC, Generic[C, B]):
         Object Store bucket in a field that is given here, a Key-Value bucket in any field. Whatever
         clients set differently is accepted.
         """
-        wanted, what = self._wanted(bucket, config, fields), f"bucket {bucket}"
+        wanted = self._wanted(bucket, config, fields)
+        what = f"bucket {bucket}"
         info = self._streams.load_or_create(wanted, any_config=True)
         compared = StreamConfig.parse(
             {name: value for name, value in wanted.items() if name not in self._free},

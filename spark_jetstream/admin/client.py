@@ -99,16 +99,17 @@ class Account:
         return ServerInfo(version, info.api.level, info.domain, connection.max_payload)
 
     def connected(self) -> dict[str, Any]:
-        """Return the INFO that the server of the connection sent, and as ``rtt`` a round trip to it in seconds."""
+        """Return the INFO of the connection's server, and as ``rtt`` a round trip in seconds."""
         connection = self._api.connection
         begun = time.perf_counter()
         connection.check()
         return {**connection.server_info, "rtt": time.perf_counter() - begun}
 
     def servers(self) -> list[ServerReport]:
-        """Return what all servers report, sorted by name; for any account but the system account the one connected to.
+        """Return the reports of all servers, sorted by name.
 
-        Ends when as many have answered as one of them knows of, or after option ``requestTimeout``.
+        Any account but the system account gets that of the server it is connected to. Ends when as
+        many have answered as one of them knows of, or after option ``requestTimeout``.
         """
         try:
             return sorted(self._reports(), key=lambda report: report.server.name)
@@ -152,12 +153,12 @@ class Account:
         consumers: bool = True,
         progress: Progress | None = None,
     ) -> list[Backup]:
-        """Save all streams, one after the other, as `Streams.backup`, each in a directory of its name in ``target``.
+        """Save all streams, one after the other, as `Streams.backup`.
 
-        ``target`` appears when all are saved; after an error ``TARGET.part`` has those that are
-        complete. A stream that cannot be saved does not keep others from it. ``progress`` is called
-        with the number of streams that are done, and of all. Raises what `Streams.backup` raises,
-        and `BackupError` for several streams.
+        Each has a directory of its name in ``target``. ``target`` appears when all are saved; after
+        an error ``TARGET.part`` has those that are complete. A stream that cannot be saved does not
+        keep others from it. ``progress`` is called with the number of streams that are done, and of
+        all. Raises what `Streams.backup` raises, and `BackupError` for several streams.
         """
         streams = Streams(self._api)
         path = Path(file_path("target", target))
@@ -186,9 +187,10 @@ class Account:
         *,
         progress: Progress | None = None,
     ) -> list[Restored]:
-        """Create all streams of a directory that `backup` made, one after the other, as `Streams.restore`.
+        """Create all streams of a directory that `backup` made, as `Streams.restore`.
 
-        ``progress`` as for `backup`. Hidden files are passed over (``.DS_Store``).
+        One is created after the other. ``progress`` as for `backup`. Hidden files are passed over
+        (``.DS_Store``).
 
         Raises:
             BackupError: Something else in the directory is no backup of a stream: nothing is
@@ -392,12 +394,13 @@ class JetStreamAdmin:
         data: str | bytes,
         headers: Mapping[str, str] | None = None,
     ) -> PubAck:
-        """Publish one message; return its stream, its sequence, and whether it is a duplicate by its ``Nats-Msg-Id``.
+        """Publish one message; return its stream and sequence.
 
-        Text is stored as UTF-8. A header has one value. After `RequestTimeout` or
-        `ConnectionFailed` the message may be stored or not. Raises `StreamNotFound` when no stream
-        captures the subject, `NoResponders` when its stream had no leader for option
-        ``requestTimeout``, and `ApiError` when the stream refuses the message.
+        The result says whether it is a duplicate by its ``Nats-Msg-Id``. Text is stored as UTF-8. A
+        header has one value. After `RequestTimeout` or `ConnectionFailed` the message may be stored
+        or not. Raises `StreamNotFound` when no stream captures the subject, `NoResponders` when its
+        stream had no leader for option ``requestTimeout``, and `ApiError` when the stream refuses
+        the message.
         """
         return publish(self._api, subject, data, headers)
 
@@ -410,12 +413,12 @@ class JetStreamAdmin:
         replies: int | None = 1,
         timeout: float | None = None,
     ) -> list[CoreMessage]:
-        """Send a request of core NATS, also to a subject of an API such as ``$JS.API.INFO``; return its replies.
+        """Send a request of core NATS; return its replies.
 
-        These are the first ``replies``, or fewer that came within ``timeout`` seconds (option
-        ``requestTimeout`` by default), or all that came in that time for None. Text is sent as
-        UTF-8. Raises `NoResponders` when nobody listens at the subject, and `RequestTimeout` when
-        no reply came.
+        The subject may be one of an API, such as ``$JS.API.INFO``. The replies are the first
+        ``replies``, or fewer that came within ``timeout`` seconds (option ``requestTimeout`` by
+        default), or all that came in that time for None. Text is sent as UTF-8. Raises
+        `NoResponders` when nobody listens at the subject, and `RequestTimeout` when no reply came.
         """
         return request(self._api, subject, data, headers, replies, timeout)
 

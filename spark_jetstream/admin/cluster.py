@@ -11,8 +11,8 @@ from spark_jetstream.protocol import jsapi
 class Cluster:
     """The metadata of a cluster; ``admin.cluster``, for a user of the system account.
 
-    A server does not answer another account, nor outside of a cluster: all methods raise `RequestTimeout` then, and
-    what `Api` raises.
+    A server does not answer another account, nor outside of a cluster: all methods raise
+    `RequestTimeout` then, and what `Api` raises.
     """
 
     def __init__(self, api: Api) -> None:
@@ -24,11 +24,17 @@ class Cluster:
         self._ask(jsapi.META_STEP_DOWN, body, "let the leader of the cluster step down")
 
     def remove_server(self, server: str) -> None:
-        """Remove a server that does not come back. Streams and consumers with no other replica lose their state."""
+        """Remove a server that does not come back.
+
+        Streams and consumers with no other replica lose their state.
+        """
         self._ask(jsapi.SERVER_REMOVE, {"peer": server}, f"remove server {server} from the cluster")
 
     def purge_account(self, account: str) -> None:
-        """Let all streams and consumers of an account be deleted; do not await it. An unknown account is no error."""
+        """Let all streams and consumers of an account be deleted; do not await it.
+
+        An unknown account is no error.
+        """
         name = checked(Prefix(1), "account", account)
         self._ask(jsapi.ACCOUNT_PURGE, {}, f"delete the streams of account {name}", account=name)
 
@@ -36,4 +42,6 @@ class Cluster:
         try:
             self._api.ask(subject, body, context=context, **names)
         except RequestTimeout as error:
-            raise RequestTimeout(f"{error}; a server only answers the system account of a cluster") from None
+            raise RequestTimeout(
+                f"{error}; a server only answers the system account of a cluster",
+            ) from None

@@ -1,4 +1,7 @@
-"""Events as they happen: `JetStreamAdmin.events`. No server keeps these core NATS messages: see docs/events.md."""
+"""Events as they happen: `JetStreamAdmin.events`.
+
+No server keeps these core NATS messages: see docs/events.md.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,13 @@ from spark_jetstream.admin.models.events import Event
 from spark_jetstream.admin.subscription import Subscription
 from spark_jetstream.client.connection import SIGN_OF_LIFE
 from spark_jetstream.client.subscription import CoreMessage
-from spark_jetstream.errors import ApiError, JetStreamNotEnabled, NoResponders, PermissionDenied, RequestTimeout
+from spark_jetstream.errors import (
+    ApiError,
+    JetStreamNotEnabled,
+    NoResponders,
+    PermissionDenied,
+    RequestTimeout,
+)
 from spark_jetstream.protocol.jsapi import ACCOUNT_INFO
 from spark_jetstream.protocol.units import Timestamp
 
@@ -36,11 +45,12 @@ class Events:
     ) -> Subscription[Event]:
         """Subscribe to events; all events after this call are received.
 
-        ``wanted`` are kinds (``"max_deliver"`` or `MaxDeliver`), or subjects (``"ADVISORY.CONSUMER.>"``); by default
-        all. ``stream`` and ``consumer`` choose events whose subject names them; so none of the API, a server, or a
-        domain. It ends after ``timeout`` seconds, or ``count`` events; a `Gap` does not count. ``prefix`` begins the
-        subjects, for events of another account that this one imports. By default it is ``$JS.EVENT``, and the account
-        must have JetStream, or be the system account.
+        ``wanted`` are kinds (``"max_deliver"`` or `MaxDeliver`), or subjects
+        (``"ADVISORY.CONSUMER.>"``); by default all. ``stream`` and ``consumer`` choose events whose
+        subject names them; so none of the API, a server, or a domain. It ends after ``timeout``
+        seconds, or ``count`` events; a `Gap` does not count. ``prefix`` begins the subjects, for
+        events of another account that this one imports. By default it is ``$JS.EVENT``, and the
+        account must have JetStream, or be the system account.
 
         Raises:
             OptionError: The arguments do not fit together.
@@ -61,12 +71,22 @@ class Events:
         return Subscription(self._api, subjects, _event, timeout, count)
 
     def _need_jetstream(self) -> None:
-        """Raise where there can be no event. Other errors are ignored: events also report a cluster in trouble."""
-        connection, context = self._api.connection, "listen to events"
+        """Raise where there can be no event.
+
+        Other errors are ignored: events also report a cluster in trouble.
+        """
+        connection = self._api.connection
+        context = "listen to events"
         try:
-            connection.ask(f"{connection.prefix}.{ACCOUNT_INFO}", b"", context=context, timeout=SIGN_OF_LIFE)
+            connection.ask(
+                f"{connection.prefix}.{ACCOUNT_INFO}",
+                b"",
+                context=context,
+                timeout=SIGN_OF_LIFE,
+            )
         except (JetStreamNotEnabled, NoResponders):
-            # The system account has no JetStream, but events of servers and domains. Only it reaches this subject.
+            # The system account has no JetStream, but events of servers and domains. Only it
+            # reaches this subject.
             with contextlib.suppress(NoResponders, PermissionDenied, RequestTimeout):
                 connection.request(_SYSTEM, b"", context=context, timeout=SIGN_OF_LIFE)
                 return

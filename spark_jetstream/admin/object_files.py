@@ -30,7 +30,9 @@ Data = bytes | bytearray | memoryview | Iterable[bytes] | BinaryFile
 
 
 def new_object(name: str, data: Data, progress: Progress | None = None, **fields: Any) -> NewObject:
-    """Return the object to store; ``fields`` are other fields of `NewObject`. Raises `OptionError` for other data.
+    """Return the object to store; ``fields`` are other fields of `NewObject`.
+
+    Raises `OptionError` for other data.
 
     The pieces of an iterable or a file are checked when they are read.
     """
@@ -97,9 +99,15 @@ def refuse_existing(target: Path, overwrite: bool) -> None:
     with using(target, "write"):
         if target.exists() and not target.is_file():
             # Replacing a device such as /dev/null would break other programs.
-            raise OptionError(f"{target} exists already, and is not a file: choose another path", option="path")
+            raise OptionError(
+                f"{target} exists already, and is not a file: choose another path",
+                option="path",
+            )
         if os.path.lexists(target) and not overwrite:
-            raise OptionError(f"{target} exists already: choose another file, or set overwrite", option="path")
+            raise OptionError(
+                f"{target} exists already: choose another file, or set overwrite",
+                option="path",
+            )
 
 
 def permissions(target: Path) -> int | None:
@@ -113,7 +121,10 @@ def permissions(target: Path) -> int | None:
 
 @contextlib.contextmanager
 def using(path: Path, what: str) -> Iterator[None]:
-    """Raise `JetStreamError` for an `OSError` of a file. ``what`` is what cannot be done with it."""
+    """Raise `JetStreamError` for an `OSError` of a file.
+
+    ``what`` is what cannot be done with it.
+    """
     try:
         yield
     except OSError as error:

@@ -1,4 +1,7 @@
-"""The public names of `spark_jetstream.admin`: all that this imports. To a type checker ``as`` makes a name public."""
+"""The public names of `spark_jetstream.admin`: all that this imports.
+
+To a type checker ``as`` makes a name public.
+"""
 
 from spark_jetstream.admin.balance import LeaderMove as LeaderMove
 from spark_jetstream.admin.client import ConsumerLag as ConsumerLag

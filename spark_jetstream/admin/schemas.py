@@ -1,6 +1,7 @@
 """JSON Schemas of what the JetStream API and its events send, by their ``type``. Pure.
 
-Requests of one or two fields have none. A reply or an event may have fields that only a newer server knows.
+Requests of one or two fields have none. A reply or an event may have fields that only a newer
+server knows.
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ class _OfTheWire(GenerateJsonSchema):
 
 
 def schema_types(pattern: str = "*") -> list[str]:
-    """Return the types with a part that matches a pattern; wildcards are ``*`` and ``?``. Sorted."""
+    """Return the types with a part that matches a pattern; wildcards are ``*`` and ``?``.
+
+    Sorted.
+    """
     return sorted(name for name in SCHEMAS if fnmatchcase(name, f"*{pattern}*"))
 
 
@@ -107,8 +111,8 @@ def schema(type: str) -> dict[str, Any]:
 def schema_faults(body: object, type: str = "") -> str:
     """Return what is wrong with a body of a type, by default that of its field ``type``; "" for nothing.
 
-    Requests and configurations are checked as those of a user are, a reply with an ``error`` by that alone. Raises
-    `OptionError` for a type that is not known.
+    Requests and configurations are checked as those of a user are, a reply with an ``error`` by
+    that alone. Raises `OptionError` for a type that is not known.
     """
     own = type or str(body.get("type", "") if isinstance(body, Mapping) else "")
     model = _model(own)

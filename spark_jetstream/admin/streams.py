@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -48,28 +49,30 @@ class Streams(Balanced):
     # Looking
 
     def names(self, subject: str | None = None) -> Iterator[str]:
-        """Return the names of all streams, or of those that store ``subject`` or a part of it; sorted, page by page.
+        """Return the names of all streams, sorted, page by page.
 
-        Raises `OptionError` for a ``subject`` that cannot be one.
+        With ``subject``, only of streams that store it or a part of it. Raises `OptionError` for a
+        ``subject`` that cannot be one.
         """
         request, context = _listed(subject)
         for page in self._api.pages(StreamNamesPage, jsapi.STREAM_NAMES, request, context=context):
             yield from page.streams
 
     def infos(self, subject: str | None = None) -> Iterator[StreamInfo]:
-        """Return all streams, or those that store ``subject`` or a part of it; sorted by name, page by page.
+        """Return all streams, sorted by name, page by page.
 
-        Raises `ServerBusy` at the end, when servers of a cluster did not answer for some, which it
-        names.
+        With ``subject``, only streams that store it or a part of it. Raises `ServerBusy` at the
+        end, when servers of a cluster did not answer for some, which it names.
         """
         request, context = _listed(subject)
         for page in self._api.pages(StreamPage, jsapi.STREAM_LIST, request, context=context):
             yield from page.streams
 
     def find(self, **criteria: Any) -> Iterator[StreamInfo]:
-        """Return the streams that meet all criteria, which are fields of `StreamQuery`; sorted by name, page by page.
+        """Return the streams that meet all criteria, sorted by name, page by page.
 
-        Raises `OptionError` for a criterion that is not possible; `ServerBusy` as `infos` does.
+        The criteria are the fields of `StreamQuery`. Raises `OptionError` for a criterion that is
+        not possible; `ServerBusy` as `infos` does.
         """
         return filter(StreamQuery.parse(criteria, "find streams").matches, self.infos())
 
@@ -83,19 +86,21 @@ class Streams(Balanced):
         return self._api.reply(StreamInfo, jsapi.STREAM_INFO, request, context=context, stream=name)
 
     def subjects(self, name: str, subject: str = ">") -> Iterator[tuple[str, int]]:
-        """Return the subjects of a stream with their number of messages; sorted, 100,000 of a request.
+        """Return the subjects of a stream with their number of messages, sorted.
 
-        Raises `StreamNotFound`, and `OptionError` for a ``subject`` that cannot be one.
+        A request returns 100,000 of them. Raises `StreamNotFound`, and `OptionError` for a
+        ``subject`` that cannot be one.
         """
         context = f"count the messages of stream {name} by subject"
         request = {"subjects_filter": subject_filter(subject)}
-        for page in self._api.pages(
+        pages = self._api.pages(
             StreamInfo,
             jsapi.STREAM_INFO,
             request,
             context=context,
             stream=name,
-        ):
+        )
+        for page in pages:
             yield from sorted(page.state.subjects.items())
 
     def replicas(self, name: str) -> tuple[Replica, ...]:
@@ -142,13 +147,17 @@ class Streams(Balanced):
         try:
             return self._asset(wanted.name).create(wanted, pedantic=pedantic)
         except StreamExists:
-            if "allow_direct" not in wanted.model_fields_set:  # the stream that exists may be without
+            # The stream that exists may be without.
+            if "allow_direct" not in wanted.model_fields_set:
                 with contextlib.suppress(StreamExists):
                     return self.create(wanted.changed(allow_direct=False), pedantic=pedantic)
             raise
 
     def _check_origin(self, wanted: StreamConfig) -> None:
-        """Refuse ``mirror_direct`` for an origin without ``allow_direct``: the server turns it off without an error."""
+        """Refuse ``mirror_direct`` for an origin without ``allow_direct``.
+
+        The server turns it off without an error.
+        """
         mirror = wanted.mirror
         if mirror is None or mirror.external is not None or not wanted.mirror_direct:
             return
@@ -176,7 +185,10 @@ class Streams(Balanced):
         """
         wanted = self._wanted(name, config, fields)
         return self._asset(wanted.name).load_or_create(
-            wanted, lambda: self.create(wanted), given_only=given_only, any_config=any_config
+            wanted,
+            functools.partial(self.create, wanted),
+            given_only=given_only,
+            any_config=any_config,
         )
 
     def plan(self, name: str, changes: Config | None = None, /, **fields: Any) -> list[Difference]:
@@ -204,21 +216,22 @@ class Streams(Balanced):
         return self._asset(name).update(changes, fields, pedantic=pedantic)
 
     def keep_dead_letters(self, name: str, /, **fields: Any) -> StreamInfo:
-        """Create the stream ``<name>_DEAD_LETTERS``, which keeps which messages the consumers of a stream give up.
+        """Create the stream ``<name>_DEAD_LETTERS``, which keeps events about given up messages.
 
-        It has as many replicas as the stream, and the ``fields`` that are given, such as
-        ``max_age``. Option ``deadLettersOf`` reads it. Raises `StreamNotFound`, and what `create`
-        raises.
+        These are messages that the consumers of stream ``name`` gave up. It has as many replicas as
+        the stream, and the ``fields`` that are given, such as ``max_age``. Option ``deadLettersOf``
+        reads it. Raises `StreamNotFound`, and what `create` raises.
         """
-        subjects = [f"$JS.EVENT.ADVISORY.CONSUMER.{kind}.{name}.*" for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")]
+        events = "$JS.EVENT.ADVISORY.CONSUMER"
+        subjects = [f"{events}.MAX_DELIVERIES.{name}.*", f"{events}.MSG_TERMINATED.{name}.*"]
         fields = {"num_replicas": self.load(name).config.num_replicas, **fields}
         return self.create(dead_letter_stream(name), subjects=subjects, **fields)
 
     def copy(self, name: str, new_name: str, /, **changes: Any) -> StreamInfo:
-        """Create a stream with the configuration of another one and these changes, without its messages.
+        """Create a stream with the configuration of another one and these changes.
 
-        Two streams cannot store the same subject. The copy of a sealed stream is not sealed. Raises
-        `StreamNotFound`, and what `create` raises.
+        Its messages are not copied. Two streams cannot store the same subject. The copy of a sealed
+        stream is not sealed. Raises `StreamNotFound`, and what `create` raises.
         """
         what = f"stream {stream_name(new_name)}"
         config = self.load(name).config
@@ -309,7 +322,8 @@ class Streams(Balanced):
             # it for hours.
             end = min(sequence, self.load(name).state.last_seq + 1)
             if end < 2:
-                return 0  # the server would take sequence 0 for none, and remove everything
+                # The server would take sequence 0 for none, and remove everything.
+                return 0
             request = request.changed(seq=end)
         return self._api.do(
             PurgeReply,
@@ -322,20 +336,20 @@ class Streams(Balanced):
     # Where it is
 
     def step_down(self, name: str, *, preferred: str | None = None) -> None:
-        """Let the leader of a stream step down, in favour of server ``preferred`` if given; do not await the election.
+        """Let the leader of a stream step down, in favour of server ``preferred`` if given.
 
-        Raises `ApiError` (10010) outside of a cluster, `JetStreamError` before 2.11, which knows no
-        preference.
+        The election is not awaited. Raises `ApiError` (10010) outside of a cluster,
+        `JetStreamError` before 2.11, which knows no preference.
         """
         context = f"let the leader of stream {name} step down"
         self._api.step_down(jsapi.STREAM_STEP_DOWN, preferred, context=context, stream=name)
 
     def remove_peer(self, name: str, server: str, *, evacuate: bool = False) -> None:
-        """Remove a server from those with a replica of a stream; the cluster chooses another one, if it has one.
+        """Remove a server from those with a replica of a stream.
 
-        ``evacuate`` keeps the replica until the other one has all messages (server 2.15). Raises
-        `ApiError` when the server has no replica, or none can replace it; 10010 outside of a
-        cluster.
+        The cluster chooses another one, if it has one. ``evacuate`` keeps the replica until the
+        other one has all messages (server 2.15). Raises `ApiError` when the server has no replica,
+        or none can replace it; 10010 outside of a cluster.
         """
         context = f"remove server {server} from stream {name}"
         if not server:
@@ -356,14 +370,13 @@ class Streams(Balanced):
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")
-        known = own.get("name") or (given.get("name") if isinstance(given, Mapping) else getattr(given, "name", ""))
-        return parse_user(
-            StreamConfig,
-            given,
-            own,
-            f"stream {known}" if known else "stream",
-            self._api.newer,
-        )
+        known = own.get("name")
+        if not known and isinstance(given, Mapping):
+            known = given.get("name")
+        elif not known:
+            known = getattr(given, "name", "")
+        what = f"stream {known}" if known else "stream"
+        return parse_user(StreamConfig, given, own, what, self._api.newer)
 
 
 def _listed(subject: str | None) -> tuple[dict[str, Any], str]:

@@ -71,7 +71,10 @@ class Tier(Model):
 
 
 class AccountInfo(Tier, Reply):
-    """The account of the connection. Where it has tiers, ``limits`` of its own mean nothing: look at ``tiers``."""
+    """The account of the connection.
+
+    Where it has tiers, ``limits`` of its own mean nothing: look at ``tiers``.
+    """
 
     domain: String = ""
     """The domain that answered."""
@@ -120,8 +123,8 @@ class ServerReport(Reply):
 class ServerInfo:
     """The server of the connection, and the JetStream that answers, which is another server's behind a leaf node.
 
-    ``version`` is that of the server, and ``max_payload`` (bytes) what it takes of this account and user. ``api_level``
-    and ``domain`` are those of the JetStream.
+    ``version`` is that of the server, and ``max_payload`` (bytes) what it takes of this account and
+    user. ``api_level`` and ``domain`` are those of the JetStream.
     """
 
     version: str

@@ -1,4 +1,7 @@
-"""Consumers: their configuration and what the server says of them. Fields, defaults and units as in `streams`. Pure."""
+"""Consumers: their configuration and what the server says of them.
+
+Fields, defaults and units as in `streams`. Pure.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,14 @@ from spark_jetstream.admin.models.base import (
     Time,
     users_metadata,
 )
-from spark_jetstream.admin.models.streams import ZERO, AnySubject, ClusterInfo, Description, Metadata, Replicas
+from spark_jetstream.admin.models.streams import (
+    ZERO,
+    AnySubject,
+    ClusterInfo,
+    Description,
+    Metadata,
+    Replicas,
+)
 from spark_jetstream.options.names import Name, Subject
 from spark_jetstream.options.values import UINT64_MAX, Choice, Size, Span, Text, Whole
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
@@ -31,44 +41,73 @@ _ANY = "any number"
 _CHOICE = "the server's choice"
 
 ConsumerName = Annotated[str, Name("consumer", optional=True)]
-Group = Annotated[str, Text(pattern=r"[A-Za-z0-9/_=-]{1,16}", words="1 to 16 letters, digits, -, _, / and =")]
+Group = Annotated[
+    str,
+    Text(pattern=r"[A-Za-z0-9/_=-]{1,16}", words="1 to 16 letters, digits, -, _, / and ="),
+]
 Sampling = Annotated[
-    str, Text(pattern=r"\+?[0-9]{1,18}%?|", words="a percentage of acknowledgements such as 100% or 5, or empty")
+    str,
+    Text(
+        pattern=r"\+?[0-9]{1,18}%?|",
+        words="a percentage of acknowledgements such as 100% or 5, or empty",
+    ),
 ]
 
 ONE_SECOND = Nanoseconds(1_000_000_000)
 
-#: Fields -> another one, which only says the same: it goes back to its default when they are changed without it.
-_INSTEAD = {"backoff": "ack_wait", "filter_subject": "filter_subjects", "filter_subjects": "filter_subject"}
+#: Fields -> another one, which only says the same: it goes back to its default when they are
+#: changed without it.
+_INSTEAD = {
+    "backoff": "ack_wait",
+    "filter_subject": "filter_subjects",
+    "filter_subjects": "filter_subject",
+}
 
 
 class ConsumerConfig(Model):
     """The configuration of a consumer: what a client sends to create or update it, and what the server reports."""
 
     durable_name: ConsumerName = ""
-    """The name of a consumer that stays when it is unused. An update without it makes the consumer ephemeral."""
+    """The name of a consumer that stays when it is unused.
+
+    An update without it makes the consumer ephemeral.
+    """
     name: ConsumerName = ""
     """Its name. It can never change; the server chooses one when there is none."""
     description: Description = ""
     """A text for readers; at most 4,096 bytes."""
     deliver_policy: Annotated[
-        str, Choice(("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"))
+        str,
+        Choice(("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject")),
     ] = "all"
     """Where it begins. It can never change."""
     opt_start_seq: Sequence64 = 0
     """Where it begins, with ``by_start_sequence``."""
     opt_start_time: Time | None = None
-    """When it begins, with ``by_start_time``. With several filters servers up to 2.15.1 pass over messages after it."""
+    """When it begins, with ``by_start_time``.
+
+    With several filters servers up to 2.15.1 pass over messages after it.
+    """
     ack_policy: Annotated[str, Choice(("none", "all", "explicit", "flow_control"))] = "none"
-    """What clients acknowledge: nothing, everything up to a message, or each message. The server's default is none,
-    that of client libraries ``explicit``. ``flow_control`` is for consumers that streams are copied through (server
-    2.14); it turns that field and an ``idle_heartbeat`` of one second on. It can never change."""
+    """What clients acknowledge: nothing, everything up to a message, or each message.
+
+    The server's default is none,
+
+    that of client libraries ``explicit``. ``flow_control`` is for consumers that streams are copied
+    through (server 2.14); it turns that field and an ``idle_heartbeat`` of one second on. It can
+    never change."""
     ack_wait: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
-    """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s. With ``backoff``, its first value."""
+    """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s.
+
+    With ``backoff``, its first value.
+    """
     max_deliver: Annotated[int, Whole(1, unlimited=_ANY)] = -1
     """How often a message is delivered at most; 0 or -1 for any number."""
     backoff: tuple[Annotated[Nanoseconds, Span(zero="at once")], ...] = ()
-    """How long to wait before each redelivery, in nanoseconds; the last value repeats. At most ``max_deliver``."""
+    """How long to wait before each redelivery, in nanoseconds; the last value repeats.
+
+    At most ``max_deliver``.
+    """
     filter_subject: OptionalSubject = ""
     """Which subjects it delivers; empty for all."""
     filter_subjects: tuple[AnySubject, ...] = ()
@@ -90,7 +129,10 @@ class ConsumerConfig(Model):
     max_batch: Annotated[int, Whole(1, unlimited=_ANY)] = 0
     """How many messages one pull may ask for; 0 for any number. A push consumer ignores it."""
     max_expires: Annotated[Nanoseconds, Span(zero="any time")] = ZERO
-    """How long one pull may wait, in nanoseconds, at least 1 ms; 0 for any time. A push consumer ignores it."""
+    """How long one pull may wait, in nanoseconds, at least 1 ms; 0 for any time.
+
+    A push consumer ignores it.
+    """
     max_bytes: Annotated[Bytes, Size(1, unlimited=_ANY)] = Bytes(0)
     """How many bytes one pull may ask for; 0 for any number. A push consumer ignores it."""
     deliver_subject: Annotated[str, Subject(literal=True, optional=True)] = ""
@@ -98,7 +140,10 @@ class ConsumerConfig(Model):
     deliver_group: String = ""
     """The queue group that a push consumer delivers to."""
     idle_heartbeat: Annotated[Nanoseconds, Span("100ms", zero="none")] = ZERO
-    """How often an idle push consumer sends a heartbeat, in nanoseconds; 0 for never. It can never change."""
+    """How often an idle push consumer sends a heartbeat, in nanoseconds; 0 for never.
+
+    It can never change.
+    """
     inactive_threshold: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
     """How long the server keeps it unused, in nanoseconds; 0 means 5 s without a durable name and forever with one,
     unless the stream has ``consumer_limits``."""
@@ -111,13 +156,22 @@ class ConsumerConfig(Model):
     sourcing: Boolean = False
     """The server's own, for mirrors and sources."""
     metadata: Metadata = Field(default_factory=dict)
-    """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.`` are the server's:
+    """Names and values for people and programs, 128 KiB together.
+
+    Those that begin with ``_nats.`` are the server's:
+
     they are shown, and never sent."""
     pause_until: Time | None = None
-    """Deliver nothing before this time (server 2.11). Only for a new consumer: an update of it does nothing."""
+    """Deliver nothing before this time (server 2.11).
+
+    Only for a new consumer: an update of it does nothing.
+    """
     priority_groups: tuple[Group, ...] = ()
     """The priority groups of clients that pull (server 2.11, ADR-42)."""
-    priority_policy: Annotated[str, Choice(("none", "overflow", "pinned_client", "prioritized"))] = "none"
+    priority_policy: Annotated[
+        str,
+        Choice(("none", "overflow", "pinned_client", "prioritized")),
+    ] = "none"
     """Which clients of a group the server serves."""
     priority_timeout: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
     """How long a pinned client may be silent, in nanoseconds; 0 for two minutes."""
@@ -139,7 +193,9 @@ class ConsumerConfig(Model):
 
     def changed(self, **changes: Any) -> ConsumerConfig:
         """As `Model.changed`; the two forms of filters replace each other, and ``backoff`` an ``ack_wait``."""
-        return super().changed(**({other: None for field, other in _INSTEAD.items() if field in changes} | changes))
+        return super().changed(
+            **({other: None for field, other in _INSTEAD.items() if field in changes} | changes),
+        )
 
     def body(self) -> dict[str, Any]:
         """As `Model.body`, without an ``opt_start_time`` of "never", which servers accept only where it counts."""
@@ -154,9 +210,15 @@ class ConsumerConfig(Model):
         yield len(names) > 1, f"name and durable_name are different: {' and '.join(sorted(names))}"
         backoff, wait = self.backoff, self.ack_wait
         # The server takes this, and another idle_heartbeat, and changes them.
-        yield backoff and wait and wait != backoff[0], "ack_wait is the first value of backoff: remove it"
+        yield (
+            backoff and wait and wait != backoff[0],
+            "ack_wait is the first value of backoff: remove it",
+        )
         if self.ack_policy == "flow_control":
-            yield self.idle_heartbeat not in (0, ONE_SECOND), "ack_policy flow_control has an idle_heartbeat of 1s"
+            yield (
+                self.idle_heartbeat not in (0, ONE_SECOND),
+                "ack_policy flow_control has an idle_heartbeat of 1s",
+            )
             # An update must not keep these of an existing consumer (`changes.update_body`).
             yield wait or backoff, "ack_policy flow_control cannot have ack_wait or backoff"
             yield self.max_ack_pending < 0, "ack_policy flow_control needs a limit max_ack_pending"

@@ -1,8 +1,8 @@
 """Events of JetStream: advisories, which say what happened, and metrics, which say how long it took. Pure.
 
-Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is published, after the
-prefix ``$JS.EVENT``, or in whole below ``$SYS``. A field that a server always sends is required; others have a default.
-`parse_event` reads them.
+Each class is one type of event of server 2.15: ``TYPE`` is its id, ``SUBJECTS`` is where it is
+published, after the prefix ``$JS.EVENT``, or in whole below ``$SYS``. A field that a server always
+sends is required; others have a default. `parse_event` reads them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,34 @@ from typing import Any, ClassVar
 
 from pydantic import PrivateAttr
 
-from spark_jetstream.admin.models.base import Boolean, Content, Count, Duration, Model, Sequence64, String, Time, Volume
+from spark_jetstream.admin.models.base import (
+    Boolean,
+    Content,
+    Count,
+    Duration,
+    Model,
+    Sequence64,
+    String,
+    Time,
+    Volume,
+)
 from spark_jetstream.admin.models.streams import PeerInfo, StreamState
 from spark_jetstream.protocol.units import NEVER, Bytes, Nanoseconds
 
-_FAMILIES = {"ADVISORY": "jetstream.advisory", "METRIC": "jetstream.metric", "$SYS": "server.advisory"}
+_FAMILIES = {
+    "ADVISORY": "jetstream.advisory",
+    "METRIC": "jetstream.metric",
+    "$SYS": "server.advisory",
+}
 EVENT_TYPES: dict[str, type[Event]] = {}
 """The id of each type that a server sends -> its model."""
 
 
 class Event(Model):
-    """Any event. One of a type that this version does not know has its further fields in ``model_extra``."""
+    """Any event.
+
+    One of a type that this version does not know has its further fields in ``model_extra``.
+    """
 
     TYPE: ClassVar[str] = ""
     SUBJECTS: ClassVar[tuple[str, ...]] = ()
@@ -69,8 +86,8 @@ class Event(Model):
 class Gap(Event):
     """Events, or messages, may be missing here: the server does not repeat those of the time without a connection.
 
-    Made by `Events.watch` and `JetStreamAdmin.subscribe`, once when the connection is lost, and again with ``until``
-    when messages are received again.
+    Made by `Events.watch` and `JetStreamAdmin.subscribe`, once when the connection is lost, and
+    again with ``until`` when messages are received again.
     """
 
     TYPE: ClassVar[str] = "spark_jetstream.event.v1.gap"
@@ -87,7 +104,10 @@ class Gap(Event):
 
 
 class UnknownEvent(Event):
-    """A message that is no event: no JSON, or without the fields of its type. Any client can publish one."""
+    """A message that is no event: no JSON, or without the fields of its type.
+
+    Any client can publish one.
+    """
 
     TYPE: ClassVar[str] = "spark_jetstream.event.v1.unknown"
 
@@ -177,7 +197,10 @@ class ServerEvent(DomainEvent):
 
 
 class ApiAudit(ServerEvent, kind="api_audit", on="ADVISORY.API"):
-    """A client sent a request to the JetStream API. The server does not report requests for messages."""
+    """A client sent a request to the JetStream API.
+
+    The server does not report requests for messages.
+    """
 
     client: ClientInfo | None = None
     subject: String
@@ -194,7 +217,9 @@ class ApiLimitReached(ServerEvent, kind="api_limit_reached", on="ADVISORY.API.LI
 
 
 class StreamAction(
-    StreamEvent, kind="stream_action", on="ADVISORY.STREAM.CREATED ADVISORY.STREAM.UPDATED ADVISORY.STREAM.DELETED"
+    StreamEvent,
+    kind="stream_action",
+    on="ADVISORY.STREAM.CREATED ADVISORY.STREAM.UPDATED ADVISORY.STREAM.DELETED",
 ):
     """A stream was created, changed or deleted."""
 
@@ -202,7 +227,11 @@ class StreamAction(
     """create, modify or delete."""
 
 
-class ConsumerAction(ConsumerEvent, kind="consumer_action", on="ADVISORY.CONSUMER.CREATED ADVISORY.CONSUMER.DELETED"):
+class ConsumerAction(
+    ConsumerEvent,
+    kind="consumer_action",
+    on="ADVISORY.CONSUMER.CREATED ADVISORY.CONSUMER.DELETED",
+):
     """A consumer was created or deleted."""
 
     action: String
@@ -247,7 +276,10 @@ class Terminated(DeliveryEvent, kind="terminated", on="ADVISORY.CONSUMER.MSG_TER
 
 
 class ConsumerAck(DeliveryEvent, kind="consumer_ack", on="METRIC.CONSUMER.ACK"):
-    """A message was acknowledged. Only consumers with a ``sample_freq`` report it, for that share of messages."""
+    """A message was acknowledged.
+
+    Only consumers with a ``sample_freq`` report it, for that share of messages.
+    """
 
     ack_time: Duration
     """How long after its delivery, in nanoseconds."""
@@ -282,7 +314,11 @@ class SnapshotCreate(StreamEvent, kind="snapshot_create", on="ADVISORY.STREAM.SN
     client: ClientInfo | None = None
 
 
-class SnapshotComplete(StreamEvent, kind="snapshot_complete", on="ADVISORY.STREAM.SNAPSHOT_COMPLETE"):
+class SnapshotComplete(
+    StreamEvent,
+    kind="snapshot_complete",
+    on="ADVISORY.STREAM.SNAPSHOT_COMPLETE",
+):
     """A backup of a stream ended."""
 
     start: Time
@@ -307,7 +343,11 @@ class RestoreComplete(StreamEvent, kind="restore_complete", on="ADVISORY.STREAM.
     client: ClientInfo | None = None
 
 
-class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", on="ADVISORY.STREAM.BATCH_ABANDONED"):
+class StreamBatchAbandoned(
+    StreamEvent,
+    kind="stream_batch_abandoned",
+    on="ADVISORY.STREAM.BATCH_ABANDONED",
+):
     """An atomic batch was not stored, and none of its messages is."""
 
     account: String = ""
@@ -316,33 +356,63 @@ class StreamBatchAbandoned(StreamEvent, kind="stream_batch_abandoned", on="ADVIS
     """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
 
 
-class StreamLeaderElected(StreamEvent, Raft, kind="stream_leader_elected", on="ADVISORY.STREAM.LEADER_ELECTED"):
-    """The servers that keep a stream have chosen a leader. The system account hears it as well, with the same id."""
+class StreamLeaderElected(
+    StreamEvent,
+    Raft,
+    kind="stream_leader_elected",
+    on="ADVISORY.STREAM.LEADER_ELECTED",
+):
+    """The servers that keep a stream have chosen a leader.
+
+    The system account hears it as well, with the same id.
+    """
 
     leader: String
 
 
-class StreamQuorumLost(StreamEvent, Raft, kind="stream_quorum_lost", on="ADVISORY.STREAM.QUORUM_LOST"):
+class StreamQuorumLost(
+    StreamEvent,
+    Raft,
+    kind="stream_quorum_lost",
+    on="ADVISORY.STREAM.QUORUM_LOST",
+):
     """Most of the servers that keep a stream have been away for some 20 seconds: nothing can be stored.
 
     Published in the system account as well, with the same id.
     """
 
 
-class ConsumerLeaderElected(ConsumerEvent, Raft, kind="consumer_leader_elected", on="ADVISORY.CONSUMER.LEADER_ELECTED"):
-    """The servers that keep a consumer have chosen a leader. Published in the system account as well."""
+class ConsumerLeaderElected(
+    ConsumerEvent,
+    Raft,
+    kind="consumer_leader_elected",
+    on="ADVISORY.CONSUMER.LEADER_ELECTED",
+):
+    """The servers that keep a consumer have chosen a leader.
+
+    Published in the system account as well.
+    """
 
     leader: String
 
 
-class ConsumerQuorumLost(ConsumerEvent, Raft, kind="consumer_quorum_lost", on="ADVISORY.CONSUMER.QUORUM_LOST"):
+class ConsumerQuorumLost(
+    ConsumerEvent,
+    Raft,
+    kind="consumer_quorum_lost",
+    on="ADVISORY.CONSUMER.QUORUM_LOST",
+):
     """Most of the servers that keep a consumer have been away for some 20 seconds: nothing is delivered.
 
     Published in the system account as well.
     """
 
 
-class DomainLeaderElected(DomainEvent, kind="domain_leader_elected", on="ADVISORY.DOMAIN.LEADER_ELECTED"):
+class DomainLeaderElected(
+    DomainEvent,
+    kind="domain_leader_elected",
+    on="ADVISORY.DOMAIN.LEADER_ELECTED",
+):
     """A cluster has chosen a leader for its JetStream. Published in the system account."""
 
     leader: String
@@ -358,15 +428,25 @@ class ClusterEvent(ServerEvent):
     cluster: String = ""
 
 
-class ServerOutOfSpace(ClusterEvent, kind="server_out_of_space", on="ADVISORY.SERVER.OUT_OF_STORAGE"):
-    """A server has no room left on its disk, and ends its JetStream. Published in the system account."""
+class ServerOutOfSpace(
+    ClusterEvent,
+    kind="server_out_of_space",
+    on="ADVISORY.SERVER.OUT_OF_STORAGE",
+):
+    """A server has no room left on its disk, and ends its JetStream.
+
+    Published in the system account.
+    """
 
     stream: String = ""
     """The stream that wanted the room."""
 
 
 class ServerRemoved(ClusterEvent, kind="server_removed", on="ADVISORY.SERVER.REMOVED"):
-    """A server was removed from its cluster, and has no JetStream any more. Published in the system account."""
+    """A server was removed from its cluster, and has no JetStream any more.
+
+    Published in the system account.
+    """
 
 
 class MetaRescue(ClusterEvent, kind="meta_rescue", on="ADVISORY.SERVER.META_RESCUE"):
@@ -412,7 +492,11 @@ class ClientConnect(ConnectionEvent, kind="client_connect", on="$SYS.ACCOUNT.{ac
     client: ClientInfo
 
 
-class ClientDisconnect(ConnectionEvent, kind="client_disconnect", on="$SYS.ACCOUNT.{account}.DISCONNECT"):
+class ClientDisconnect(
+    ConnectionEvent,
+    kind="client_disconnect",
+    on="$SYS.ACCOUNT.{account}.DISCONNECT",
+):
     """The connection of a client ended."""
 
     client: ClientInfo
@@ -421,7 +505,11 @@ class ClientDisconnect(ConnectionEvent, kind="client_disconnect", on="$SYS.ACCOU
     reason: String
 
 
-class AccountConnections(ConnectionEvent, kind="account_connections", on="$SYS.ACCOUNT.{account}.SERVER.CONNS"):
+class AccountConnections(
+    ConnectionEvent,
+    kind="account_connections",
+    on="$SYS.ACCOUNT.{account}.SERVER.CONNS",
+):
     """How many clients of an account a server has: sent when that changes, and every half a minute."""
 
     acc: String
@@ -437,7 +525,10 @@ class AccountConnections(ConnectionEvent, kind="account_connections", on="$SYS.A
 
 
 class ServiceLatency(Event, kind="service_latency"):
-    """A service of another account answered a request. Published where the ``latency`` of its export says."""
+    """A service of another account answered a request.
+
+    Published where the ``latency`` of its export says.
+    """
 
     status: Count
     """As in HTTP: 200 for an answer."""

@@ -12,7 +12,15 @@ from typing import ClassVar
 from spark_jetstream.admin.models.buckets import AnyBucketInfo, BucketLayout, FromStream
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import RePublish, StreamSource
-from spark_jetstream.buckets.kv import OPERATIONS, PUT, STREAM_PREFIX, key_of, keys, operation, operations
+from spark_jetstream.buckets.kv import (
+    OPERATIONS,
+    PUT,
+    STREAM_PREFIX,
+    key_of,
+    keys,
+    operation,
+    operations,
+)
 from spark_jetstream.protocol.columns import MessageRun
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp
 
@@ -21,7 +29,10 @@ KEY_VALUE = BucketLayout("Key-Value", STREAM_PREFIX)
 
 @dataclass(frozen=True)
 class BucketInfo(AnyBucketInfo):
-    """A Key-Value bucket: how it is set up, and what it holds. ``stream`` is all that the server says."""
+    """A Key-Value bucket: how it is set up, and what it holds.
+
+    ``stream`` is all that the server says.
+    """
 
     kind: ClassVar[BucketLayout] = KEY_VALUE
 
@@ -45,7 +56,10 @@ class BucketInfo(AnyBucketInfo):
 
 @dataclass(frozen=True)
 class Entry:
-    """A revision of a key. ``operation`` is ``PUT``, ``DELETE`` or ``PURGE``; only with PUT there is a value."""
+    """A revision of a key.
+
+    ``operation`` is ``PUT``, ``DELETE`` or ``PURGE``; only with PUT there is a value.
+    """
 
     bucket: str
     key: str
@@ -66,14 +80,27 @@ class Entry:
 
 
 def entry_of(bucket: str, message: StoredMessage) -> Entry:
-    """Return a message as a revision. Raises `ProtocolError` when its subject is not that of a key."""
+    """Return a message as a revision.
+
+    Raises `ProtocolError` when its subject is not that of a key.
+    """
     done = operation(message.headers)
     value = message.data if done == OPERATIONS[PUT] else b""
-    return Entry(bucket, key_of(message.subject, message.seq), value, message.seq, message.time, done)
+    return Entry(
+        bucket,
+        key_of(message.subject, message.seq),
+        value,
+        message.seq,
+        message.time,
+        done,
+    )
 
 
 def entries_of(bucket: str, messages: MessageRun) -> Iterator[Entry]:
-    """Return a run of messages as revisions. Raises `ProtocolError` when a subject is not that of a key."""
+    """Return a run of messages as revisions.
+
+    Raises `ProtocolError` when a subject is not that of a key.
+    """
     codes = operations(messages.headers())
     done = [PUT] * len(messages) if codes is None else codes.tolist()
     columns = (

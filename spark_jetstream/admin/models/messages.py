@@ -42,23 +42,41 @@ class StoredMessage(Model):
 
     @property
     def headers(self) -> dict[str, list[str]]:
-        """The headers: every value of every name, in their order. Bytes that are not UTF-8 become U+FFFD."""
+        """The headers: every value of every name, in their order.
+
+        Bytes that are not UTF-8 become U+FFFD.
+        """
         return block_headers(self.hdrs)
 
     @classmethod
-    def from_direct(cls, block: bytes, data: bytes, context: str = "read a direct get") -> StoredMessage:
+    def from_direct(
+        cls,
+        block: bytes,
+        data: bytes,
+        context: str = "read a direct get",
+    ) -> StoredMessage:
         """From the header block and the content of an answer to a direct get, one of a batch included.
 
-        The server puts its own headers (ADR-31) in place of the last two bytes of the message's block, which may have
-        the same names, and need not end with an empty line. `ProtocolError` when one is missing or malformed.
+        The server puts its own headers (ADR-31) in place of the last two bytes of the message's
+        block, which may have the same names, and need not end with an empty line. `ProtocolError`
+        when one is missing or malformed.
         """
         own, mark, rest = block.rpartition(b"Nats-Stream: ")
         added = dict(line.partition(": ")[::2] for line in (mark + rest).decode("utf-8", "replace").split("\r\n"))
         stream, subject, sequence, stored = (added.get(name, "") for name in _ADDED)
         if not (stream and subject and sequence.isascii() and sequence.isdigit()):
-            raise ProtocolError(f"cannot {context}: the answer has no usable headers {', '.join(_ADDED)}")
+            raise ProtocolError(
+                f"cannot {context}: the answer has no usable headers {', '.join(_ADDED)}",
+            )
         hdrs = b"" if own == b"NATS/1.0\r\n" else own + b"\r\n"
-        body = {"subject": subject, "seq": int(sequence), "time": stored, "data": data, "hdrs": hdrs, "stream": stream}
+        body = {
+            "subject": subject,
+            "seq": int(sequence),
+            "time": stored,
+            "data": data,
+            "hdrs": hdrs,
+            "stream": stream,
+        }
         return cls.from_server(body, context)
 
 

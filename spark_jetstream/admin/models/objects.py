@@ -31,10 +31,11 @@ class ObjectBucketInfo(AnyBucketInfo):
 class ObjectInfo:
     """An object, a link, or what is left of an object that was deleted.
 
-    ``size`` in bytes, ``chunks`` is the number of messages that hold it, ``digest`` its SHA-256 as the bucket has it
-    (``SHA-256=`` and URL-safe base64). ``modified`` is when the server stored its meta message, and ``sequence`` where
-    that lies in the bucket's stream. ``link`` is (bucket, name) of what this is a link to, with an empty name for a
-    whole bucket; a link has no size of its own. ``nuid`` names its chunks: ``$O.<bucket>.C.<nuid>``.
+    ``size`` in bytes, ``chunks`` is the number of messages that hold it, ``digest`` its SHA-256 as
+    the bucket has it (``SHA-256=`` and URL-safe base64). ``modified`` is when the server stored its
+    meta message, and ``sequence`` where that lies in the bucket's stream. ``link`` is (bucket,
+    name) of what this is a link to, with an empty name for a whole bucket; a link has no size of
+    its own. ``nuid`` names its chunks: ``$O.<bucket>.C.<nuid>``.
     """
 
     bucket: str
@@ -79,9 +80,15 @@ class ObjectInfo:
 
 
 def object_name(name: object) -> str:
-    """The name of an object: any text but the empty one, of at most 2,048 bytes in UTF-8. Else `OptionError`."""
+    """The name of an object: any text but the empty one, of at most 2,048 bytes in UTF-8.
+
+    Else `OptionError`.
+    """
     if not isinstance(name, str) or not name:
-        raise OptionError(f"the name of an object must be text that is not empty, not {shown(name)}", option="name")
+        raise OptionError(
+            f"the name of an object must be text that is not empty, not {shown(name)}",
+            option="name",
+        )
     try:
         problem = name_fault(name)
     except UnicodeEncodeError:

@@ -1,8 +1,9 @@
 """Streams: their configuration and what the server says of them, all fields of server 2.15. Pure.
 
-Defaults are those of the server, for a field that is not sent. Durations are nanoseconds, sizes bytes, and both may be
-given as text. Times are `Timestamp`, which the server writes in UTC with nanoseconds; the year 1 means "never". As a
-duration in a reply, -1 means "never". ADR numbers are those of the NATS architecture decision records.
+Defaults are those of the server, for a field that is not sent. Durations are nanoseconds, sizes
+bytes, and both may be given as text. Times are `Timestamp`, which the server writes in UTC with
+nanoseconds; the year 1 means "never". As a duration in a reply, -1 means "never". ADR numbers are
+those of the NATS architecture decision records.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class External(Model):
 
     shorthand: ClassVar[str] = "api"
     api: Annotated[str, Subject(literal=True, optional=True)]
-    """The prefix of its JetStream API subjects, such as ``$JS.hub.API``. A server accepts an empty prefix, and then
+    """The prefix of its JetStream API subjects, such as ``$JS.hub.API``.
+
+    A server accepts an empty prefix, and then
+
     copies nothing."""
     deliver: OptionalSubject = ""
     """The prefix of the subjects that messages arrive on; empty for the server's choice."""
@@ -92,12 +96,18 @@ class StreamSource(Model):
     external: External | None = None
     """Where the origin is, when it is in another account or domain."""
     consumer: SourceConsumer | None = None
-    """Copy through this consumer instead of one that the server creates (server 2.14). The consumer defines the start
+    """Copy through this consumer instead of one that the server creates (server 2.14).
+
+    The consumer defines the start
+
     and the filter: only ``subject_transforms`` and ``external`` can be set with it."""
 
     def _checks(self) -> Iterator[Check]:
         chosen = self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject)
-        yield chosen, "consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject"
+        yield (
+            chosen,
+            "consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject",
+        )
 
 
 class Placement(Model):
@@ -108,7 +118,10 @@ class Placement(Model):
     tags: tuple[Annotated[str, Text()], ...] = ()
     """Tags that a server must have, all of them."""
     preferred: String = ""
-    """The server that should become the leader. Only for step-down requests: the server refuses it in a stream."""
+    """The server that should become the leader.
+
+    Only for step-down requests: the server refuses it in a stream.
+    """
 
 
 class RePublish(Model):
@@ -118,14 +131,20 @@ class RePublish(Model):
     src: OptionalSubject = ""
     """The subjects of these messages; empty for all."""
     dest: String
-    """The new subject, such as ``copies.>``; not one of the stream itself. Empty: nothing is published again, and the
+    """The new subject, such as ``copies.>``; not one of the stream itself.
+
+    Empty: nothing is published again, and the
+
     client sends no ``republish``: a server that updates a stream takes an empty one for ``>``."""
     headers_only: Boolean = False
     """Publish the size of each message instead of its content."""
 
 
 class ConsumerLimits(Model):
-    """Defaults, and upper limits, of the consumers of a stream (server 2.10). They hold for durable ones too."""
+    """Defaults, and upper limits, of the consumers of a stream (server 2.10).
+
+    They hold for durable ones too.
+    """
 
     inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = ZERO
     """How long the server keeps an unused consumer, in nanoseconds; 0 for the server's defaults."""
@@ -141,7 +160,10 @@ class StreamConfig(Model):
     description: Description = ""
     """A text for readers; at most 4,096 bytes."""
     subjects: tuple[AnySubject, ...] = ()
-    """The subjects that it stores. Without subjects, mirror and sources, the server uses the stream's name."""
+    """The subjects that it stores.
+
+    Without subjects, mirror and sources, the server uses the stream's name.
+    """
     retention: Annotated[str, Choice(("limits", "interest", "workqueue"))] = "limits"
     """When messages are removed: at the limits, when all consumers have acknowledged them, or when one has."""
     max_consumers: Limit = -1
@@ -169,7 +191,10 @@ class StreamConfig(Model):
     placement: Placement | None = None
     """Which servers may hold it; none for any."""
     mirror: StreamSource | None = None
-    """The stream that this one copies, with the same sequences. Later it can only be removed (server 2.12)."""
+    """The stream that this one copies, with the same sequences.
+
+    Later it can only be removed (server 2.12).
+    """
     sources: tuple[StreamSource, ...] = ()
     """Streams that are copied into this one, which assigns its own sequences."""
     compression: Annotated[str, Choice(("none", "s2"))] = "none"
@@ -181,12 +206,21 @@ class StreamConfig(Model):
     republish: RePublish | None = None
     """Which messages the server publishes again after it stored them."""
     allow_direct: Boolean = True
-    """Let any replica answer direct reads (ADR-31). Unless given, an existing stream keeps its own."""
+    """Let any replica answer direct reads (ADR-31).
+
+    Unless given, an existing stream keeps its own.
+    """
     mirror_direct: Boolean = False
-    """Let this mirror answer direct reads for its origin. The server sets it like ``allow_direct`` of an origin that
+    """Let this mirror answer direct reads for its origin.
+
+    The server sets it like ``allow_direct`` of an origin that
+
     it can see, whatever is asked for."""
     discard_new_per_subject: Boolean = False
-    """Refuse a message when its subject is full. Needs ``discard`` new and ``max_msgs_per_subject``."""
+    """Refuse a message when its subject is full.
+
+    Needs ``discard`` new and ``max_msgs_per_subject``.
+    """
     sealed: Boolean = False
     """Allow no new messages and no deletion, forever. A new stream cannot be sealed."""
     deny_delete: Boolean = False
@@ -207,14 +241,23 @@ class StreamConfig(Model):
     allow_atomic: Boolean = False
     """Allow atomic batches: the server stores all messages of a batch or none (server 2.12, ADR-50)."""
     allow_msg_schedules: Boolean = False
-    """Allow scheduled messages, delayed or repeated (server 2.12, ADR-51). It cannot be taken back, and turns
+    """Allow scheduled messages, delayed or repeated (server 2.12, ADR-51).
+
+    It cannot be taken back, and turns
+
     ``allow_rollup_hdrs`` on."""
     persist_mode: Annotated[str, Choice(("default", "async"), empty=True)] = "default"
-    """When the server acknowledges: after it stored a message, or before (async; server 2.12). It can never change."""
+    """When the server acknowledges: after it stored a message, or before (async; server 2.12).
+
+    It can never change.
+    """
     allow_batched: Boolean = False
     """Allow fast batches, which the server acknowledges at intervals (server 2.14)."""
     metadata: Metadata = Field(default_factory=dict)
-    """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.`` are the server's:
+    """Names and values for people and programs, 128 KiB together.
+
+    Those that begin with ``_nats.`` are the server's:
+
     they are shown, and never sent."""
 
     @property
@@ -231,19 +274,27 @@ class StreamConfig(Model):
 
     def _checks(self) -> Iterator[Check]:
         # An update must not keep these two of an existing stream (`changes.update_body`).
-        yield self.mirror and self.first_seq, "a mirror cannot have first_seq: remove that or mirror"
+        yield (
+            self.mirror and self.first_seq,
+            "a mirror cannot have first_seq: remove that or mirror",
+        )
         window, age = self.duplicate_window, self.max_age
         yield age and window > age, f"duplicate_window ({window}) is longer than max_age ({age})"
         # The server takes these two, and turns deny_purge off.
         for name in ("subject_delete_marker_ttl", "allow_msg_schedules"):
             denied = self.deny_purge and not self.sealed
-            yield denied and getattr(self, name), f"{name} needs rollups, which deny_purge forbids: remove one of them"
+            yield (
+                denied and getattr(self, name),
+                f"{name} needs rollups, which deny_purge forbids: remove one of them",
+            )
         # The server takes both, and then refuses every update of the stream.
         marked = self.allow_msg_counter and self.subject_delete_marker_ttl
         yield marked, "allow_msg_counter and subject_delete_marker_ttl cannot be set together"
 
 
-DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType({"retention": "limits", "storage": "file", "discard": "old"})
+DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
+    {"retention": "limits", "storage": "file", "discard": "old"},
+)
 """A stream on disk that keeps messages up to its limits."""
 
 DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
@@ -411,7 +462,10 @@ class StreamAlternate(Model):
 
 
 class StreamInfo(Page):
-    """A stream: its configuration and its state. As a page, it is one of the subjects in ``state.subjects``."""
+    """A stream: its configuration and its state.
+
+    As a page, it is one of the subjects in ``state.subjects``.
+    """
 
     config: StreamConfig
     """How it is set up."""
@@ -479,8 +533,8 @@ class RestoreReply(Reply):
 class Replica:
     """One server that keeps a stream or a consumer.
 
-    ``lag`` is how many operations it lags behind the leader, ``active`` how long ago the leader heard of it; both are 0
-    for the leader.
+    ``lag`` is how many operations it lags behind the leader, ``active`` how long ago the leader
+    heard of it; both are 0 for the leader.
     """
 
     server: str
@@ -492,7 +546,10 @@ class Replica:
 
 
 def replicas(cluster: ClusterInfo | None) -> tuple[Replica, ...]:
-    """Return the servers of a group, the leader first, then by name. Without a leader, none comes first."""
+    """Return the servers of a group, the leader first, then by name.
+
+    Without a leader, none comes first.
+    """
     if cluster is None:
         return ()
     leader = [Replica(cluster.leader, True, True, False, 0, Nanoseconds(0))] if cluster.leader else []
