@@ -43,10 +43,8 @@ META = "backup.json"
 DATA = "stream.tar.s2"
 MANIFEST = "spark_jetstream.json"
 NAMES = ((META,), (DATA, "stream.arc.s2"), (MANIFEST,))
-"""The names that are read.
-
-Later tools name the data of server 2.15 otherwise (jsm.go, backup.go).
-"""
+"""The names that are read. Later tools name the data of server 2.15 otherwise (jsm.go,
+backup.go)."""
 VERSION = 1
 """The version of the manifest."""
 SUFFIX = ".tar"

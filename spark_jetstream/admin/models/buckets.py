@@ -87,10 +87,8 @@ class AnyBucketConfig(Model):
     ttl: Annotated[Nanoseconds, Span("100ms", zero=NO_LIMIT)] = ZERO
     """How long what it holds stays, in nanoseconds; 0 for ever."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=NO_LIMIT)] = Bytes(-1)
-    """How many bytes the bucket may have; 0 or -1 for any number.
-
-    A full bucket takes nothing more.
-    """
+    """How many bytes the bucket may have; 0 or -1 for any number. A full bucket takes nothing
+    more."""
     storage: Annotated[str, Choice(("file", "memory"))] = "file"
     """Where it is kept. It can never change."""
     replicas: Replicas = 1
@@ -113,8 +111,8 @@ class BucketConfig(AnyBucketConfig):
     max_value_size: Annotated[Bytes, Size(1, INT32_MAX, unlimited=NO_LIMIT)] = Bytes(-1)
     """How many bytes a value may have, headers included; 0 or -1 for what the server allows."""
     limit_marker_ttl: Annotated[Nanoseconds, Span("1s", "200y", zero="none")] = ZERO
-    """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single keys; 0 for neither
-    (server 2.11, ADR-48)."""
+    """How long a marker stays, in nanoseconds, where a key expired, and allow a TTL for single
+    keys; 0 for neither (server 2.11, ADR-48)."""
     republish: RePublish | None = None
     """Publish again, on other subjects, what was stored."""
     mirror: StreamSource | None = None

@@ -68,10 +68,8 @@ class ConsumerConfig(Model):
     """The configuration of a consumer: what a client sends to create or update it, and what the server reports."""
 
     durable_name: ConsumerName = ""
-    """The name of a consumer that stays when it is unused.
-
-    An update without it makes the consumer ephemeral.
-    """
+    """The name of a consumer that stays when it is unused. An update without it makes the consumer
+    ephemeral."""
     name: ConsumerName = ""
     """Its name. It can never change; the server chooses one when there is none."""
     description: Description = ""
@@ -84,30 +82,21 @@ class ConsumerConfig(Model):
     opt_start_seq: Sequence64 = 0
     """Where it begins, with ``by_start_sequence``."""
     opt_start_time: Time | None = None
-    """When it begins, with ``by_start_time``.
-
-    With several filters servers up to 2.15.1 pass over messages after it.
-    """
+    """When it begins, with ``by_start_time``. With several filters servers up to 2.15.1 pass over
+    messages after it."""
     ack_policy: Annotated[str, Choice(("none", "all", "explicit", "flow_control"))] = "none"
-    """What clients acknowledge: nothing, everything up to a message, or each message.
-
-    The server's default is none,
-
-    that of client libraries ``explicit``. ``flow_control`` is for consumers that streams are copied
-    through (server 2.14); it turns that field and an ``idle_heartbeat`` of one second on. It can
-    never change."""
+    """What clients acknowledge: nothing, everything up to a message, or each message. The server's
+    default is none, that of client libraries ``explicit``. ``flow_control`` is for consumers that
+    streams are copied through (server 2.14); it turns that field and an ``idle_heartbeat`` of one
+    second on. It can never change."""
     ack_wait: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
-    """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s.
-
-    With ``backoff``, its first value.
-    """
+    """How long to wait for an acknowledgement, in nanoseconds; 0 for 30 s. With ``backoff``, its
+    first value."""
     max_deliver: Annotated[int, Whole(1, unlimited=_ANY)] = -1
     """How often a message is delivered at most; 0 or -1 for any number."""
     backoff: tuple[Annotated[Nanoseconds, Span(zero="at once")], ...] = ()
-    """How long to wait before each redelivery, in nanoseconds; the last value repeats.
-
-    At most ``max_deliver``.
-    """
+    """How long to wait before each redelivery, in nanoseconds; the last value repeats. At most
+    ``max_deliver``."""
     filter_subject: OptionalSubject = ""
     """Which subjects it delivers; empty for all."""
     filter_subjects: tuple[AnySubject, ...] = ()
@@ -121,7 +110,8 @@ class ConsumerConfig(Model):
     max_waiting: Annotated[int, Whole(1, unlimited=_CHOICE)] = 0
     """How many pulls may wait; 0 for 512. It can never change."""
     max_ack_pending: Annotated[int, Whole(-1)] = 0
-    """How many messages may wait for their acknowledgement; 0 for the server's choice (1,000), -1 for any number."""
+    """How many messages may wait for their acknowledgement; 0 for the server's choice (1,000), -1
+    for any number."""
     flow_control: Boolean = False
     """Let the subscriber of a push consumer say when it can take more. It can never change."""
     headers_only: Boolean = False
@@ -129,10 +119,8 @@ class ConsumerConfig(Model):
     max_batch: Annotated[int, Whole(1, unlimited=_ANY)] = 0
     """How many messages one pull may ask for; 0 for any number. A push consumer ignores it."""
     max_expires: Annotated[Nanoseconds, Span(zero="any time")] = ZERO
-    """How long one pull may wait, in nanoseconds, at least 1 ms; 0 for any time.
-
-    A push consumer ignores it.
-    """
+    """How long one pull may wait, in nanoseconds, at least 1 ms; 0 for any time. A push consumer
+    ignores it."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=_ANY)] = Bytes(0)
     """How many bytes one pull may ask for; 0 for any number. A push consumer ignores it."""
     deliver_subject: Annotated[str, Subject(literal=True, optional=True)] = ""
@@ -140,15 +128,14 @@ class ConsumerConfig(Model):
     deliver_group: String = ""
     """The queue group that a push consumer delivers to."""
     idle_heartbeat: Annotated[Nanoseconds, Span("100ms", zero="none")] = ZERO
-    """How often an idle push consumer sends a heartbeat, in nanoseconds; 0 for never.
-
-    It can never change.
-    """
+    """How often an idle push consumer sends a heartbeat, in nanoseconds; 0 for never. It can never
+    change."""
     inactive_threshold: Annotated[Nanoseconds, Span(zero=_CHOICE)] = ZERO
-    """How long the server keeps it unused, in nanoseconds; 0 means 5 s without a durable name and forever with one,
-    unless the stream has ``consumer_limits``."""
+    """How long the server keeps it unused, in nanoseconds; 0 means 5 s without a durable name and
+    forever with one, unless the stream has ``consumer_limits``."""
     num_replicas: Replicas = 0
-    """How many servers keep its state; 0 for as many as keep the stream, or one without a durable name."""
+    """How many servers keep its state; 0 for as many as keep the stream, or one without a durable
+    name."""
     mem_storage: Boolean = False
     """Keep its state in memory, where it does not outlive the server. It can never change."""
     direct: Boolean = False
@@ -156,16 +143,11 @@ class ConsumerConfig(Model):
     sourcing: Boolean = False
     """The server's own, for mirrors and sources."""
     metadata: Metadata = Field(default_factory=dict)
-    """Names and values for people and programs, 128 KiB together.
-
-    Those that begin with ``_nats.`` are the server's:
-
-    they are shown, and never sent."""
+    """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.``
+    are the server's: they are shown, and never sent."""
     pause_until: Time | None = None
-    """Deliver nothing before this time (server 2.11).
-
-    Only for a new consumer: an update of it does nothing.
-    """
+    """Deliver nothing before this time (server 2.11). Only for a new consumer: an update of it does
+    nothing."""
     priority_groups: tuple[Group, ...] = ()
     """The priority groups of clients that pull (server 2.11, ADR-42)."""
     priority_policy: Annotated[

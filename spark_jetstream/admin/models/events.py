@@ -45,7 +45,8 @@ class Event(Model):
     _NAMES: ClassVar[str] = ""  # tokens that end the subjects
 
     type: String
-    """Which kind of event this is: ``io.nats.jetstream.advisory.v1.`` (or ``metric``) and its name."""
+    """Which kind of event this is: ``io.nats.jetstream.advisory.v1.`` (or ``metric``) and its
+    name."""
     id: String
     """Its id, which no other event has."""
     timestamp: Time
@@ -93,14 +94,15 @@ class Gap(Event):
     TYPE: ClassVar[str] = "spark_jetstream.event.v1.gap"
 
     since: Time
-    """The last moment at which the connection is known to have worked, by the clock of this machine."""
+    """The last moment at which the connection is known to have worked, by the clock of this
+    machine."""
     until: Time | None = None
     """When messages were received again, by the clock of this machine; None while they are not."""
     reason: String
     """What happened to the connection, in words."""
     lost: Count = 0
-    """How many messages were dropped because this program did not read them in time; 0 for a lost connection, where the
-    number is unknown."""
+    """How many messages were dropped because this program did not read them in time; 0 for a lost
+    connection, where the number is unknown."""
 
 
 class UnknownEvent(Event):
@@ -353,7 +355,8 @@ class StreamBatchAbandoned(
     account: String = ""
     batch: String
     reason: String
-    """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a newer server)."""
+    """timeout, large (too many messages), incomplete (one is missing) or unsupported (it needs a
+    newer server)."""
 
 
 class StreamLeaderElected(

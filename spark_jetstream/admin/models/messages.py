@@ -146,6 +146,7 @@ class SnapshotConfig(Model):
     chunk_size: Volume = Bytes(0)
     """Bytes of a chunk, 1 KiB to 1 MiB; 0 for 128 KiB."""
     window_size: Volume = Bytes(0)
-    """Bytes that the server sends before the client has acknowledged them, 1 KiB to 32 MiB; 0 for 8 MiB."""
+    """Bytes that the server sends before the client has acknowledged them, 1 KiB to 32 MiB; 0 for 8
+    MiB."""
     jsck: Boolean = False
     """Check all messages first."""

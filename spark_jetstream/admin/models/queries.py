@@ -182,10 +182,8 @@ class _Query(Model):
     created: Annotated[_Span, _was_created] = None
     """It was created at least so long ago."""
     expression: Annotated[_Words, _holds] = None
-    """An expression of Python is true.
-
-    Its names are ``config``, ``state`` and ``info``, as in ``info --json``.
-    """
+    """An expression of Python is true; its names are ``config``, ``state`` and ``info``, as in
+    ``info --json``."""
     invert: Boolean = False
     """Turn each criterion into its opposite."""
 

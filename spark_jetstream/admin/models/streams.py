@@ -61,11 +61,8 @@ class External(Model):
 
     shorthand: ClassVar[str] = "api"
     api: Annotated[str, Subject(literal=True, optional=True)]
-    """The prefix of its JetStream API subjects, such as ``$JS.hub.API``.
-
-    A server accepts an empty prefix, and then
-
-    copies nothing."""
+    """The prefix of its JetStream API subjects, such as ``$JS.hub.API``. A server accepts an empty
+    prefix, and then copies nothing."""
     deliver: OptionalSubject = ""
     """The prefix of the subjects that messages arrive on; empty for the server's choice."""
 
@@ -92,15 +89,14 @@ class StreamSource(Model):
     filter_subject: OptionalSubject = ""
     """Copy only these subjects; empty for all. Not together with ``subject_transforms``."""
     subject_transforms: tuple[SubjectTransform, ...] = ()
-    """Copy messages that match one of these and rewrite their subjects; the first match counts (server 2.10)."""
+    """Copy messages that match one of these and rewrite their subjects; the first match counts
+    (server 2.10)."""
     external: External | None = None
     """Where the origin is, when it is in another account or domain."""
     consumer: SourceConsumer | None = None
-    """Copy through this consumer instead of one that the server creates (server 2.14).
-
-    The consumer defines the start
-
-    and the filter: only ``subject_transforms`` and ``external`` can be set with it."""
+    """Copy through this consumer instead of one that the server creates (server 2.14). The consumer
+    defines the start and the filter: only ``subject_transforms`` and ``external`` can be set with
+    it."""
 
     def _checks(self) -> Iterator[Check]:
         chosen = self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject)
@@ -118,10 +114,8 @@ class Placement(Model):
     tags: tuple[Annotated[str, Text()], ...] = ()
     """Tags that a server must have, all of them."""
     preferred: String = ""
-    """The server that should become the leader.
-
-    Only for step-down requests: the server refuses it in a stream.
-    """
+    """The server that should become the leader. Only for step-down requests: the server refuses it
+    in a stream."""
 
 
 class RePublish(Model):
@@ -131,11 +125,9 @@ class RePublish(Model):
     src: OptionalSubject = ""
     """The subjects of these messages; empty for all."""
     dest: String
-    """The new subject, such as ``copies.>``; not one of the stream itself.
-
-    Empty: nothing is published again, and the
-
-    client sends no ``republish``: a server that updates a stream takes an empty one for ``>``."""
+    """The new subject, such as ``copies.>``; not one of the stream itself. Empty: nothing is
+    published again, and the client sends no ``republish``: a server that updates a stream takes an
+    empty one for ``>``."""
     headers_only: Boolean = False
     """Publish the size of each message instead of its content."""
 
@@ -149,7 +141,8 @@ class ConsumerLimits(Model):
     inactive_threshold: Annotated[Nanoseconds, Span(zero="none", negative=True)] = ZERO
     """How long the server keeps an unused consumer, in nanoseconds; 0 for the server's defaults."""
     max_ack_pending: Annotated[int, Whole(-(2**63))] = 0
-    """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any number."""
+    """How many messages may wait for their acknowledgement; 0 for the server's default, -1 for any
+    number."""
 
 
 class StreamConfig(Model):
@@ -160,14 +153,14 @@ class StreamConfig(Model):
     description: Description = ""
     """A text for readers; at most 4,096 bytes."""
     subjects: tuple[AnySubject, ...] = ()
-    """The subjects that it stores.
-
-    Without subjects, mirror and sources, the server uses the stream's name.
-    """
+    """The subjects that it stores. Without subjects, mirror and sources, the server uses the
+    stream's name."""
     retention: Annotated[str, Choice(("limits", "interest", "workqueue"))] = "limits"
-    """When messages are removed: at the limits, when all consumers have acknowledged them, or when one has."""
+    """When messages are removed: at the limits, when all consumers have acknowledged them, or when
+    one has."""
     max_consumers: Limit = -1
-    """How many consumers it may have; 0 or -1 for the server's limit, 1,000 by default since 2.15."""
+    """How many consumers it may have; 0 or -1 for the server's limit, 1,000 by default since
+    2.15."""
     max_msgs: Limit = -1
     """The most messages that the stream keeps; 0 or -1 for any number."""
     max_bytes: Annotated[Bytes, Size(1, unlimited=NO_LIMIT)] = Bytes(-1)
@@ -187,14 +180,13 @@ class StreamConfig(Model):
     no_ack: Boolean = False
     """Send no acknowledgements. Publishers never learn whether a message was stored."""
     duplicate_window: Annotated[Nanoseconds, Span("100ms", zero="the server's choice")] = ZERO
-    """How long message ids are remembered, in nanoseconds; 0 for two minutes, or ``max_age`` if that is less."""
+    """How long message ids are remembered, in nanoseconds; 0 for two minutes, or ``max_age`` if
+    that is less."""
     placement: Placement | None = None
     """Which servers may hold it; none for any."""
     mirror: StreamSource | None = None
-    """The stream that this one copies, with the same sequences.
-
-    Later it can only be removed (server 2.12).
-    """
+    """The stream that this one copies, with the same sequences. Later it can only be removed
+    (server 2.12)."""
     sources: tuple[StreamSource, ...] = ()
     """Streams that are copied into this one, which assigns its own sequences."""
     compression: Annotated[str, Choice(("none", "s2"))] = "none"
@@ -206,21 +198,14 @@ class StreamConfig(Model):
     republish: RePublish | None = None
     """Which messages the server publishes again after it stored them."""
     allow_direct: Boolean = True
-    """Let any replica answer direct reads (ADR-31).
-
-    Unless given, an existing stream keeps its own.
-    """
+    """Let any replica answer direct reads (ADR-31). Unless given, an existing stream keeps its
+    own."""
     mirror_direct: Boolean = False
-    """Let this mirror answer direct reads for its origin.
-
-    The server sets it like ``allow_direct`` of an origin that
-
-    it can see, whatever is asked for."""
+    """Let this mirror answer direct reads for its origin. The server sets it like ``allow_direct``
+    of an origin that it can see, whatever is asked for."""
     discard_new_per_subject: Boolean = False
-    """Refuse a message when its subject is full.
-
-    Needs ``discard`` new and ``max_msgs_per_subject``.
-    """
+    """Refuse a message when its subject is full. Needs ``discard`` new and
+    ``max_msgs_per_subject``."""
     sealed: Boolean = False
     """Allow no new messages and no deletion, forever. A new stream cannot be sealed."""
     deny_delete: Boolean = False
@@ -234,31 +219,24 @@ class StreamConfig(Model):
     allow_msg_ttl: Boolean = False
     """Allow messages with their own time to live (server 2.11, ADR-43). It cannot be taken back."""
     subject_delete_marker_ttl: Annotated[Nanoseconds, Span("1s", "200y", zero="none")] = ZERO
-    """How long a marker stays, in nanoseconds, where the last message of a subject expired; 0 for no markers. It
-    turns ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on (server 2.11)."""
+    """How long a marker stays, in nanoseconds, where the last message of a subject expired; 0 for
+    no markers. It turns ``allow_msg_ttl`` and ``allow_rollup_hdrs`` on (server 2.11)."""
     allow_msg_counter: Boolean = False
     """Make every subject a counter (server 2.12, ADR-49). It can never change."""
     allow_atomic: Boolean = False
-    """Allow atomic batches: the server stores all messages of a batch or none (server 2.12, ADR-50)."""
+    """Allow atomic batches: the server stores all messages of a batch or none (server 2.12,
+    ADR-50)."""
     allow_msg_schedules: Boolean = False
-    """Allow scheduled messages, delayed or repeated (server 2.12, ADR-51).
-
-    It cannot be taken back, and turns
-
-    ``allow_rollup_hdrs`` on."""
+    """Allow scheduled messages, delayed or repeated (server 2.12, ADR-51). It cannot be taken back,
+    and turns ``allow_rollup_hdrs`` on."""
     persist_mode: Annotated[str, Choice(("default", "async"), empty=True)] = "default"
-    """When the server acknowledges: after it stored a message, or before (async; server 2.12).
-
-    It can never change.
-    """
+    """When the server acknowledges: after it stored a message, or before (async; server 2.12). It
+    can never change."""
     allow_batched: Boolean = False
     """Allow fast batches, which the server acknowledges at intervals (server 2.14)."""
     metadata: Metadata = Field(default_factory=dict)
-    """Names and values for people and programs, 128 KiB together.
-
-    Those that begin with ``_nats.`` are the server's:
-
-    they are shown, and never sent."""
+    """Names and values for people and programs, 128 KiB together. Those that begin with ``_nats.``
+    are the server's: they are shown, and never sent."""
 
     @property
     def own_metadata(self) -> dict[str, str]:
@@ -300,7 +278,8 @@ DEFAULT_STREAM: Mapping[str, Any] = MappingProxyType(
 DEFAULT_WORK_QUEUE: Mapping[str, Any] = MappingProxyType(
     {"retention": "workqueue", "storage": "file", "discard": "new"}
 )
-"""A queue on disk: a message is removed when it is acknowledged; a full queue refuses new messages."""
+"""A queue on disk: a message is removed when it is acknowledged; a full queue refuses new
+messages."""
 
 
 class ApiErrorBody(Model):
@@ -331,7 +310,8 @@ class StreamState(Model):
     bytes: Volume
     """How many bytes, headers and bookkeeping included."""
     first_seq: Sequence64
-    """The first sequence: 0 or 1 when nothing was ever stored, ``last_seq + 1`` when all messages are gone."""
+    """The first sequence: 0 or 1 when nothing was ever stored, ``last_seq + 1`` when all messages
+    are gone."""
     first_ts: Time = NEVER
     """When the first message was stored."""
     last_seq: Sequence64
