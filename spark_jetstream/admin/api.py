@@ -280,9 +280,9 @@ class Api:
         """
         actual = self.level()
         if actual is not None and actual < level:
+            needed_version = f"nats-server {LEVELS[level]} or newer (API level {level})"
             raise JetStreamError(
-                f"cannot {context}: this needs nats-server {LEVELS[level]} or newer (API level {level}), and this one "
-                f"has API level {actual}"
+                f"cannot {context}: this needs {needed_version}, and this one has API level {actual}",
             )
 
 

@@ -63,7 +63,7 @@ def _moves(groups: Mapping[Names, Sequence[Replica]]) -> list[LeaderMove]:
         led[leaders[names]] -= 1
         led[server] += 1
         leaders[names] = server
-    # Of a group that moves several times, only the last server counts.
+    # A group may have moved several times: only its last server counts.
     moves = [LeaderMove(names, was, leaders[names]) for names, was in before.items()]
     return [move for move in moves if move.preferred != move.leader]
 

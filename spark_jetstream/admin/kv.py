@@ -60,8 +60,8 @@ log = logging.getLogger(__name__)
 
 _TTL = "Nats-TTL"
 _NEVER = "never"
-_SECOND = 1_000_000_000
-_ATTEMPTS = 10
+_SECOND = 1_000_000_000  # nanoseconds
+_ATTEMPTS = 10  # at a key that others write each time
 _MOST_BYTES = MAX_SUBJECT - 256 - len("$KV..")  # of a key, however long the name of its bucket is
 _ANY = "$KV.*"
 _HALF_AN_HOUR = Nanoseconds.of("30m")
@@ -257,7 +257,8 @@ class Bucket:
             if live:
                 break
         actual = expected or refusal.found
-        problem = f"cannot create key {key} of bucket {self.name}: it exists, with revision {actual}"
+        exists = f"it exists, with revision {actual}"
+        problem = f"cannot create key {key} of bucket {self.name}: {exists}"
         raise self._wrong_revision(problem, key, 0, actual, refusal.err_code)
 
     def update(self, key: str, value: str | bytes, revision: int) -> int:
@@ -285,21 +286,22 @@ class Bucket:
         return self._remove(key, "PURGE", revision, self._ttl(ttl))
 
     def revert(self, key: str, revision: int) -> int:
-        """Put the value again that a key had at a revision, as `get` and `update`; return the new revision.
+        """Put the value again that a key had at a revision; return the new revision.
 
-        Raises `KeyNotFound`, `WrongRevision`.
+        It is read as `get` does, and written as `update` does. Raises `KeyNotFound`,
+        `WrongRevision`.
         """
         before = self.get(key, revision=revision)
         expected = self._last(key)[0] or before.revision
         return self._store(key, before.value, {EXPECTED: str(expected)}, "revert")
 
     def purge_deletes(self, older_than: Any = _HALF_AN_HOUR) -> int:
-        """Remove the marks of deleted and purged keys with all earlier revisions; return how many marks were removed.
+        """Remove the marks of deleted and purged keys with all earlier revisions.
 
-        Of a mark younger than ``older_than`` only the earlier revisions are removed. A value that
-        is put at the same time stays, and a mark whose subject has a wildcard: to purge that
-        subject would purge all that it matches. Raises `OptionError` if ``older_than`` is no
-        duration.
+        Returns how many marks were removed. Of a mark younger than ``older_than`` only the earlier
+        revisions are removed. A value that is put at the same time stays, and a mark whose subject
+        has a wildcard: to purge that subject would purge all that it matches. Raises `OptionError`
+        if ``older_than`` is no duration.
         """
         context = f"remove the marks of deleted keys from bucket {self.name}"
         age = checked(Span(), "older_than", older_than)
@@ -363,7 +365,7 @@ class Bucket:
 
     @functools.cached_property
     def _written(self) -> BucketInfo | None:
-        """The bucket where the keys are written; None if the account may not read its configuration."""
+        """The bucket where the keys are written; None if the account may not look at it."""
         origin = self._place.origin
         context = f"look at bucket {origin.bucket}"
         try:
@@ -404,7 +406,8 @@ class Bucket:
     def _current(self, filters: tuple[str, ...], *, headers_only: bool = False) -> Iterator[Entry]:
         """Return the latest revision of each key, deletions included."""
         tables = self._table(filters, headers_only=headers_only)
-        entries = itertools.chain.from_iterable(entries_of(self.name, messages) for messages in tables)
+        runs = (entries_of(self.name, messages) for messages in tables)
+        entries = itertools.chain.from_iterable(runs)
         if self._place.subjects != _ANY:
             return entries
         # A key may have several subjects, one of each bucket that it is copied from.
@@ -416,7 +419,10 @@ class Bucket:
         return iter(sorted(latest.values(), key=operator.attrgetter("revision")))
 
     def _last(self, key: str) -> tuple[int, bool]:
-        """Return the latest revision of a key where it is written, 0 without one, and whether it has a value."""
+        """Return the latest revision of a key where it is written, and whether it has a value.
+
+        The revision is 0 without one.
+        """
         origin = self._place.origin
         subject = origin.subject(key)
         message = self._api.requests.call(
@@ -512,7 +518,10 @@ class Bucket:
         return jsapi.reworded(error, f"cannot {context}: {reason} ({codes})")
 
     def _nearest(self, origin: Origin) -> Nearest:
-        """Return how to find the bucket that is meant: no other account or domain is asked for its streams."""
+        """Return how to find the bucket that is meant.
+
+        No other account or domain is asked for its streams.
+        """
         return _nearest_unknown if origin.api_prefix else self._api.nearest
 
     def _wrong_revision(

@@ -50,9 +50,9 @@ from spark_jetstream.streams.lookup import nearest_subject, search_time
 
 log = logging.getLogger(__name__)
 
-_MOST_SUBJECTS = 1024
-_TOO_MANY = 413
-_ATTEMPTS = 3
+_MOST_SUBJECTS = 1024  # of one Direct Get for the last message of each (nats-server)
+_TOO_MANY = 413  # status of a Direct Get that more subjects match
+_ATTEMPTS = 3  # at an answer of which messages were lost
 _ANSWER_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without flow control
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
@@ -147,9 +147,9 @@ def check_size(connection: Connection, data: bytes, headers: Pairs, context: str
     for name, text in headers:
         size += len(f"{name}: {text}\r\n".encode())
     if size > connection.max_payload:
+        most = f"{connection.max_payload:,} (its max_payload)"
         raise JetStreamError(
-            f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no more than "
-            f"{connection.max_payload:,} (its max_payload)"
+            f"cannot {context}: with its headers it has {size:,} bytes, and the server takes no more than {most}",
         )
 
 
@@ -159,12 +159,21 @@ def check_place(ack: PubAck, prefix: str, context: str, stream: str = "") -> Non
     A stream of another domain is another one too.
     """
     domain = _DOMAIN.fullmatch(prefix)
-    if (stream and ack.stream != stream) or (domain is not None and ack.domain != domain[1]):
-        place = f"stream {ack.stream}" + (f" of domain {ack.domain}" if ack.domain else "")
-        wanted = stream or f"a stream of domain {domain[1] if domain else ''}"
-        raise JetStreamError(
-            f"cannot {context}: {place} has stored it (sequence {ack.seq}), not {wanted}",
-        )
+    other_stream = bool(stream) and ack.stream != stream
+    other_domain = domain is not None and ack.domain != domain[1]
+    if not other_stream and not other_domain:
+        return
+    place = f"stream {ack.stream}"
+    if ack.domain:
+        place = f"{place} of domain {ack.domain}"
+    wanted = stream
+    if not wanted:
+        # Without a stream only the domain can be another one.
+        assert domain is not None
+        wanted = f"a stream of domain {domain[1]}"
+    raise JetStreamError(
+        f"cannot {context}: {place} has stored it (sequence {ack.seq}), not {wanted}",
+    )
 
 
 def octets(value: Any, what: str) -> bytes:
@@ -354,9 +363,8 @@ class Messages:
         batches = self._reads_batches()
         allowed = info.config.allow_direct and batches
         if direct and not allowed:
-            raise JetStreamError(
-                f"stream {info.config.name} does not allow direct reads (allow_direct, and server 2.11)"
-            )
+            needs = "(allow_direct, and server 2.11)"
+            raise JetStreamError(f"stream {info.config.name} does not allow direct reads {needs}")
         return allowed and direct is not False
 
     def _reads_batches(self) -> bool:
@@ -592,8 +600,8 @@ def _refusal(stream: str, code: int, description: str, context: str) -> JetStrea
         )
     if code == jsapi.NO_RESPONDERS:
         return NoResponders(
-            f"cannot {context}: nobody answers direct gets of stream {stream}: does it exist, and is its allow_direct "
-            "set"
+            f"cannot {context}: nobody answers direct gets of stream {stream}: "
+            "does it exist, and is its allow_direct set"
         )
     if code == _TOO_MANY:
         reason = f"more than {_MOST_SUBJECTS:,} subjects match, which a server refuses"

@@ -37,13 +37,16 @@ def new_object(name: str, data: Data, progress: Progress | None = None, **fields
 
     The pieces of an iterable or a file are checked when they are read.
     """
-    source: Any = io.BytesIO(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
-    if isinstance(source, str):
+    source: Any = data
+    if isinstance(data, str):
         raise _wrong("text: encode it")
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        source = io.BytesIO(data)
     is_file = hasattr(source, "read")
     if not (is_file or isinstance(source, Iterable)):
         raise _wrong(shown(type(source).__name__))
     repeatable = is_file and hasattr(source, "seekable") and bool(source.seekable())
+    # The content can be read again after a refusal, and its size is known, if the file can seek.
     start = total = 0
     if repeatable:
         start = source.tell()
@@ -54,7 +57,8 @@ def new_object(name: str, data: Data, progress: Progress | None = None, **fields
         if repeatable:
             source.seek(start)
         done = 0
-        for part in _regular(_pieces(source, size) if is_file else source, size):
+        pieces = _pieces(source, size) if is_file else source
+        for part in _regular(pieces, size):
             yield part
             done += len(part)
             if progress is not None:
@@ -83,6 +87,7 @@ def _regular(pieces: Iterable[Any], size: int) -> Iterator[bytes | memoryview]:
             yield piece
             continue
         kept += piece
+        # All whole pieces go out; the rest waits for the next ones.
         whole = len(kept) - len(kept) % size
         yield from chunks(memoryview(bytes(kept[:whole])), size)
         del kept[:whole]

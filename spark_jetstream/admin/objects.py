@@ -1,4 +1,4 @@
-"""Object Store buckets: list, create, change, seal, delete; and the objects of one bucket (`ObjectBucket`).
+"""Object Store buckets: list, create, change, seal, delete; the objects of one bucket.
 
 ADR-20 "JetStream based Object Stores". Of several writers the last one wins, and none removes
 content that a meta message refers to. Clients that do not check what they replace, such as nats-py,
@@ -95,10 +95,11 @@ class ObjectBucket:
     # Looking
 
     def list(self, *, deleted: bool = False) -> Iterator[ObjectInfo]:
-        """Return all objects and links, in the order in which they were stored; with ``deleted`` also deleted ones.
+        """Return all objects and links, in the order in which they were stored.
 
-        An object that exists all the time is returned exactly once, however often it is replaced
-        meanwhile. Raises `StreamNotFound`, and `ProtocolError` for a meta message that is none.
+        With ``deleted`` deleted ones too. An object that exists all the time is returned exactly
+        once, however often it is replaced meanwhile. Raises `StreamNotFound`, and `ProtocolError`
+        for a meta message that is none.
         """
         info = self._reader.info()
         part = TablePart(self._reader.stream, info.created, (self._reader.metas,))
@@ -164,7 +165,7 @@ class ObjectBucket:
         return b"".join(content)
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Return the chunks of the content, for objects of any size: it needs the memory of a few chunks.
+        """Return the chunks of the content, in the memory of a few chunks.
 
         The chunks are the object once the iterator has ended without an error, and not before.
 
@@ -177,8 +178,8 @@ class ObjectBucket:
         def begin(_: StoredObject) -> None:
             if begun:
                 raise JetStreamError(
-                    f"object {name!r} of bucket {self.name} was replaced while it was read: what came is not all of "
-                    "it, read it again"
+                    f"object {name!r} of bucket {self.name} was replaced while it was read: "
+                    "what came is not all of it, read it again"
                 )
 
         for chunk in self._reader.chunks(name, begin):
@@ -193,10 +194,10 @@ class ObjectBucket:
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> ObjectInfo:
-        """Write the content to a file, which appears when all of the content is right; return the object.
+        """Write the content to a file; return the object.
 
-        An existing file that is overwritten keeps its permissions. ``progress`` is called with the
-        bytes written and their total.
+        The file appears when all of the content is right. An existing file that is overwritten
+        keeps its permissions. ``progress`` is called with the bytes written and their total.
 
         Raises:
             OptionError: The file exists, and ``overwrite`` is False; or ``path`` is a directory or
@@ -343,8 +344,11 @@ class ObjectBucket:
         given = _given(description=description, headers=headers, metadata=metadata)
 
         def change(stored: StoredObject, **more: Any) -> ObjectMeta:
-            changed = stored.meta.model_copy(update={**given, **more})
-            return changed if changed.description else changed.model_copy(update={"description": None})
+            fields = {**given, **more}
+            # An empty description is removed.
+            if not fields.get("description", stored.meta.description):
+                fields["description"] = None
+            return stored.meta.model_copy(update=fields)
 
         if new_name is None or new_name == name:
             _, meta, sequence = self._change(
@@ -358,7 +362,9 @@ class ObjectBucket:
         return self._rename(existing, change(existing, name=object_name(new_name)))
 
     def link(self, name: str, to_bucket: str, to_name: str) -> ObjectInfo:
-        """Store a link to an object of this or another bucket; it leads to whatever has that name when it is read.
+        """Store a link to an object of this or another bucket.
+
+        The link leads to the object that has that name when the link is read.
 
         Raises:
             MessageNotFound: There is no such object.
@@ -378,7 +384,10 @@ class ObjectBucket:
         return self._link(name, OBJECT_STORE.name(to_bucket), "")
 
     def _link(self, name: str, bucket: str, target: str) -> ObjectInfo:
-        """Store a link to an object, or with an empty ``target`` to a bucket; the caller checks that it exists."""
+        """Store a link to an object, or with an empty ``target`` to a bucket.
+
+        The caller checks that it exists.
+        """
 
         def link(before: StoredObject | None) -> ObjectMeta:
             if before is not None and not before.meta.deleted and before.meta.link is None:
@@ -472,22 +481,28 @@ class ObjectBucket:
         what: str,
         change: Callable[[Any], ObjectMeta],
     ) -> tuple[StoredObject | None, ObjectMeta, int]:
-        """Store a meta message in place of what ``find`` returns, until it is latest; return both and a sequence."""
+        """Store a meta message in place of the one that ``find`` returns.
+
+        Returns the message before, the new one and its sequence. Tries again when another writer
+        was faster.
+        """
         object_name(name)
         for _ in range(_ATTEMPTS):
             before = find(name)
             meta = change(before)
             if before is not None and before.meta == meta:
                 return before, meta, before.sequence
+            # With this sequence the server refuses the message if another writer was faster.
+            sequence = before.sequence if before else 0
             with self._uploads(what) as uploads:
                 try:
-                    return before, meta, uploads.store_meta(meta, before.sequence if before else 0)
+                    return before, meta, uploads.store_meta(meta, sequence)
                 except ObjectNotStored as failure:
                     if not failure.overtaken:
                         raise
         raise JetStreamError(
-            f"object {name!r} of bucket {self.name} was replaced again each time before it could be changed, "
-            f"{_ATTEMPTS} times"
+            f"object {name!r} of bucket {self.name} was replaced again each time before it "
+            f"could be changed, {_ATTEMPTS} times"
         )
 
     def _remove_chunks(self, stored: StoredObject | None) -> None:
@@ -501,7 +516,8 @@ class ObjectBucket:
         """
         subject = meta_subject(self.name, meta.name)
         message = self._stream.message(sequence)
-        return ObjectInfo.of(StoredObject(meta, subject, sequence, message.time if message else 0))
+        time = message.time if message else 0
+        return ObjectInfo.of(StoredObject(meta, subject, sequence, time))
 
     def _taken(self, name: str, advice: str) -> OptionError:
         return OptionError(

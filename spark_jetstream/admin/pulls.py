@@ -83,7 +83,7 @@ def pull_request(
         fields["max_bytes"] = checked(Size(1), "max_bytes", max_bytes)
     if idle_heartbeat is not None:
         # Where too many requests wait already, the server drops one with a heartbeat, without an
-        # error. So there is no heartbeat by default.
+        # error.
         fields["heartbeat"] = checked(Seconds("100ms", "1d"), "idle_heartbeat", idle_heartbeat)
     return PullRequest(count, expires, fields)
 

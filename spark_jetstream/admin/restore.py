@@ -1,9 +1,10 @@
-"""Restore of a stream from a backup, by the restore protocol of the server (nats-server: server/jetstream_api.go).
+"""Restore of a stream from a backup, by the restore protocol of the server.
 
-The data goes to a subject that the server names, in chunks that are requests; an empty reply asks
-for the next one. An empty request ends the data; its reply is that of a request that creates a
-stream. The server creates the stream when it has read the first chunks, and keeps it when the
-restore fails: so the stream is removed here.
+The protocol stands in nats-server: server/jetstream_api.go. The data goes to a subject that the
+server names, in chunks that are requests; an empty reply asks for the next one. An empty request
+ends the data; its reply is that of a request that creates a stream. The server creates the stream
+when it has read the first chunks, and keeps it when the restore fails: so the stream is removed
+here.
 """
 
 from __future__ import annotations
@@ -127,9 +128,10 @@ def _refuse_taken_subjects(connection: Connection, config: StreamConfig) -> None
     for subject in config.subjects:
         for other in streams_of(connection, subject, ""):
             if other != config.name:
+                problem = f"its subject {subject} overlaps those of stream {other}"
                 raise BackupError(
-                    f"stream {config.name} cannot be restored: its subject {subject} overlaps "
-                    f"those of stream {other}; give it other subjects (changes), or delete that stream"
+                    f"stream {config.name} cannot be restored: {problem}; "
+                    "give it other subjects (changes), or delete that stream"
                 )
 
 

@@ -79,8 +79,19 @@ _REPLIES: Mapping[type[Model], str] = {
     consumers.ResetReply: "consumer_reset",
 }
 _API = "io.nats.jetstream.api.v1."
-_STRICT: Mapping[str, type[Model]] = {f"{_API}{name}": kind for kind, names in _GIVEN.items() for name in names.split()}
-_OPEN = {f"{_API}{name}_response": kind for kind, names in _REPLIES.items() for name in names.split()}
+
+
+def _by_type(models: Mapping[type[Model], str], suffix: str = "") -> dict[str, type[Model]]:
+    """Return the models by the full names of their types."""
+    types = {}
+    for model, names in models.items():
+        for name in names.split():
+            types[f"{_API}{name}{suffix}"] = model
+    return types
+
+
+_STRICT = _by_type(_GIVEN)  # sent by users: unknown fields are faults
+_OPEN = _by_type(_REPLIES, "_response")  # sent by servers, which may be newer
 SCHEMAS: Mapping[str, type[Model]] = {**_STRICT, **_OPEN, **EVENT_TYPES}
 """Type -> its model."""
 
@@ -114,7 +125,9 @@ def schema_faults(body: object, type: str = "") -> str:
     Requests and configurations are checked as those of a user are, a reply with an ``error`` by
     that alone. Raises `OptionError` for a type that is not known.
     """
-    own = type or str(body.get("type", "") if isinstance(body, Mapping) else "")
+    own = type
+    if not own and isinstance(body, Mapping):
+        own = str(body.get("type", ""))
     model = _model(own)
     if own in _OPEN and isinstance(body, Mapping) and "error" in body:
         model = ErrorReply

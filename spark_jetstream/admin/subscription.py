@@ -77,7 +77,8 @@ class Subscription(Generic[M]):
         self._read = read
         self._api = api
         self._remaining = math.inf if count is None else count  # items until the end
-        self._pid = os.getpid()  # a forked child does not hear what the connection of its parent receives
+        # A forked child does not hear the messages that the connection of its parent receives.
+        self._pid = os.getpid()
         self._closed = False  # set by `close`
         self._ending = False  # the time is over: only received messages are still returned
         # Why and until when the connection may be lost; from its `Gap` on, until messages are
@@ -159,7 +160,10 @@ class Subscription(Generic[M]):
         return None
 
     def _hear(self) -> M | Gap | None:
-        """Return the next item of some seconds, or None; then the server has answered that there was none."""
+        """Return the next item of some seconds, or None.
+
+        Before None, the server has answered a ping: there was no item.
+        """
         if self._deadline.expired and not self._ending:
             self._connection.check(_SIGN_OF_LIFE)
             self._ending = True
@@ -180,7 +184,7 @@ class Subscription(Generic[M]):
         return self._read(heard, self._since)
 
     def _back(self, error: ConnectionFailed, outage: Deadline) -> Gap | None:
-        """Wait until messages are received again; return the gap, None when the iteration ends before."""
+        """Wait until messages are received again; return the gap, or None at the end."""
         backoff = Backoff()
         while not self._closed and not self._deadline.expired:
             try:

@@ -92,7 +92,10 @@ def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
         if issubclass(base, Model):
             docs |= field_docs(base)
     source = _classes(model.__module__).get(model.__name__)
-    for pair in itertools.pairwise(source.body if source else ()):
+    if source is None:
+        return docs
+    # The docstring of a field is the statement after it.
+    for pair in itertools.pairwise(source.body):
         match pair:
             case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                 docs[name] = inspect.cleandoc(text)

@@ -161,7 +161,9 @@ class ConsumerConfig(Model):
     @property
     def filters(self) -> tuple[str, ...]:
         """``filter_subject`` or ``filter_subjects``, whichever is set; empty for all subjects."""
-        return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
+        if self.filter_subject and not self.filter_subjects:
+            return (self.filter_subject,)
+        return self.filter_subjects
 
     @property
     def push(self) -> bool:

@@ -62,12 +62,17 @@ class StoredMessage(Model):
         when one is missing or malformed.
         """
         own, mark, rest = block.rpartition(b"Nats-Stream: ")
-        added = dict(line.partition(": ")[::2] for line in (mark + rest).decode("utf-8", "replace").split("\r\n"))
+        added = {}
+        for line in (mark + rest).decode("utf-8", "replace").split("\r\n"):
+            name, _, value = line.partition(": ")
+            added[name] = value
         stream, subject, sequence, stored = (added.get(name, "") for name in _ADDED)
-        if not (stream and subject and sequence.isascii() and sequence.isdigit()):
+        is_number = sequence.isascii() and sequence.isdigit()
+        if not (stream and subject and is_number):
             raise ProtocolError(
                 f"cannot {context}: the answer has no usable headers {', '.join(_ADDED)}",
             )
+        # The rest of the block is that of the message: a first line alone means no headers.
         hdrs = b"" if own == b"NATS/1.0\r\n" else own + b"\r\n"
         body = {
             "subject": subject,

@@ -57,7 +57,10 @@ class ObjectInfo:
     def of(cls, stored: StoredObject) -> ObjectInfo:
         """From a meta message; a time of 0 is not known, and becomes `NEVER`."""
         meta = stored.meta
-        given = {field.name: getattr(meta, field.name) for field in fields(cls) if hasattr(meta, field.name)}
+        given = {}
+        for field in fields(cls):
+            if hasattr(meta, field.name):
+                given[field.name] = getattr(meta, field.name)
         known = {
             "size": Bytes(meta.size),
             "description": meta.description or "",
@@ -76,7 +79,12 @@ class ObjectInfo:
             "link": link,
         }
         kept = {"name", "size", "chunks", "bucket", "deleted"}
-        return {name: value for name, value in values.items() if name in kept or value not in (None, "", {})}
+        data = {}
+        for name, value in values.items():
+            is_empty = value in (None, "", {})
+            if name in kept or not is_empty:
+                data[name] = value
+        return data
 
 
 def object_name(name: object) -> str:

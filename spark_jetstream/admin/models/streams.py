@@ -8,6 +8,7 @@ those of the NATS architecture decision records.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -99,9 +100,10 @@ class StreamSource(Model):
     it."""
 
     def _checks(self) -> Iterator[Check]:
-        chosen = self.consumer and (self.opt_start_seq or self.opt_start_time or self.filter_subject)
+        # The consumer decides about the start and the filter itself.
+        chosen = self.opt_start_seq or self.opt_start_time or self.filter_subject
         yield (
-            chosen,
+            self.consumer and chosen,
             "consumer cannot be set together with opt_start_seq, opt_start_time or filter_subject",
         )
 
@@ -472,7 +474,7 @@ class StreamInfo(Page):
     def origins(self) -> tuple[StreamSourceInfo, ...]:
         """``mirror`` or ``sources``, whichever there are, sorted by name."""
         origins = (self.mirror,) if self.mirror else self.sources
-        return tuple(sorted(origins, key=lambda origin: origin.name))
+        return tuple(sorted(origins, key=operator.attrgetter("name")))
 
 
 class StreamNamesPage(Page):
@@ -532,9 +534,19 @@ def replicas(cluster: ClusterInfo | None) -> tuple[Replica, ...]:
     """
     if cluster is None:
         return ()
-    leader = [Replica(cluster.leader, True, True, False, 0, Nanoseconds(0))] if cluster.leader else []
-    others = (
-        Replica(peer.name, False, peer.current, peer.offline, peer.lag, peer.active)
-        for peer in sorted(cluster.replicas, key=lambda peer: peer.name)
-    )
-    return (*leader, *others)
+    servers = []
+    if cluster.leader:
+        # The server does not list the leader among the others: it is up to date.
+        leader = Replica(
+            cluster.leader,
+            leader=True,
+            current=True,
+            offline=False,
+            lag=0,
+            active=Nanoseconds(0),
+        )
+        servers.append(leader)
+    for peer in sorted(cluster.replicas, key=operator.attrgetter("name")):
+        server = Replica(peer.name, False, peer.current, peer.offline, peer.lag, peer.active)
+        servers.append(server)
+    return tuple(servers)
