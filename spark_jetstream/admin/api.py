@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -107,7 +108,9 @@ class Api:
         try:
             return self._ask(subject, body, context, names)
         except StreamNotFound as error:
-            meant = self.nearest(names["stream"]) if "stream" in names else ""
+            if "stream" not in names:
+                raise
+            meant = self.nearest(names["stream"])
             raise jsapi.reworded(error, f"{error}{meant}") from None
 
     def nearest(self, stream: str, prefix: str = "") -> str:
@@ -297,7 +300,9 @@ def _encoded(body: Body) -> bytes:
     """Return the payload of a request; empty for a body without fields."""
     if isinstance(body, bytes):
         return body
-    return json.dumps(body).encode() if body else b""
+    if not body:
+        return b""
+    return json.dumps(body).encode()
 
 
 def _missing(page: Page) -> Iterator[str]:
@@ -349,6 +354,11 @@ def moment(what: str, time: Any) -> Timestamp:
         return Timestamp.of(time)
     except ValueError as expected:
         raise OptionError(f"{what} must be {expected}, not {shown(time)}") from None
+
+
+def seconds_or_ever(timeout: float | None) -> float:
+    """Return the seconds of a timeout; infinity for None."""
+    return math.inf if timeout is None else timeout
 
 
 def checked(kind: Kind, what: str, value: object) -> Any:

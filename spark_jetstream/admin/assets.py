@@ -56,6 +56,7 @@ def send(
         mode = {"pedantic": True}
         api.need(1, f"{context} with pedantic")
     if isinstance(wanted, StreamConfig):
+        # Streams have two subjects; for consumers, the request has the action.
         subject = jsapi.STREAM_CREATE if actual is None else jsapi.STREAM_UPDATE
         return _send_stream(api, subject, stream, wanted, {**body, **mode}, context)
     if not form and wanted.filter_subject:
@@ -99,8 +100,8 @@ def _send_stream(
         others = sorted(_streams_with(api, wanted) - {stream})
         if not others:
             raise
-        have = "have" if len(others) > 1 else "has"
-        text = f"{error}: {' and '.join(others)} {have} such subjects"
+        verb = "have" if len(others) > 1 else "has"
+        text = f"{error}: {' and '.join(others)} {verb} such subjects"
         raise jsapi.reworded(error, text) from None
 
 
@@ -109,6 +110,7 @@ def _refuse_far_starts(wanted: Config, actual: Model | None, context: str) -> No
 
     The server takes such a time, and begins at another message.
     """
+    # An existing start time stays as it is.
     known = _starts(actual) if isinstance(actual, (StreamConfig, ConsumerConfig)) else {}
     for name, time in _starts(wanted).items():
         is_new = not time.never and time not in known.values()

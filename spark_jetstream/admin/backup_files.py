@@ -210,9 +210,11 @@ class Draft:
         with _writing(target):
             _refuse_existing(target)
             target.parent.mkdir(parents=True, exist_ok=True)
+            file = self._temporary
             if not self._single:
                 self._temporary.mkdir(mode=0o700)
-            file = self._temporary if self._single else self._temporary / DATA
+                file = self._temporary / DATA
+            # The owner alone may read it, from its first moment on.
             file.touch(mode=0o600, exist_ok=False)
             self._file: IO[bytes] = file.open("r+b")
             if self._single:
@@ -319,13 +321,14 @@ def opened(source: Path) -> Iterator[Saved]:
     with contextlib.ExitStack() as stack:
         with _reading(source):
             meta_file, data, manifest_file = _files(source, stack)
-            meta = b"" if meta_file is None else meta_file.read(_SMALL)
-            description = b"" if manifest_file is None else manifest_file.read(_SMALL)
+            meta = _read_small(meta_file)
+            description = _read_small(manifest_file)
             size = 0 if data is None else data.seek(0, io.SEEK_END)
-        if meta_file is None or data is None:
-            missing = source / (META if meta_file is None else DATA)
-            problem = f"{missing} is missing, or no plain file"
-            raise BackupError(f"{problem}: {source} is not a backup of a stream, or not complete")
+        if meta_file is None:
+            raise _incomplete(source, META)
+        if data is None:
+            raise _incomplete(source, DATA)
+        # A backup of another tool has no manifest, and so no checksums.
         manifest = None
         if manifest_file is not None:
             manifest = Manifest.from_json(description, str(source / MANIFEST))
@@ -334,6 +337,16 @@ def opened(source: Path) -> Iterator[Saved]:
         config, state = _described(meta, str(source / META))
         data.seek(0)
         yield Saved(source, config, state, manifest, data, size)
+
+
+def _read_small(file: IO[bytes] | None) -> bytes:
+    """Return the content of a JSON file; empty if it is missing."""
+    return b"" if file is None else file.read(_SMALL)
+
+
+def _incomplete(source: Path, name: str) -> BackupError:
+    problem = f"{source / name} is missing, or no plain file"
+    return BackupError(f"{problem}: {source} is not a backup of a stream, or not complete")
 
 
 def _described(content: bytes, where: str) -> tuple[StreamConfig, StreamState]:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
-import math
 from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, get_args
 
-from spark_jetstream.admin.api import Api, checked, consumer_name, moment, positive
+from spark_jetstream.admin.api import (
+    Api,
+    checked,
+    consumer_name,
+    moment,
+    positive,
+    seconds_or_ever,
+)
 from spark_jetstream.admin.assets import Asset, filter_fault
 from spark_jetstream.admin.balance import Balanced
 from spark_jetstream.admin.deliveries import DeliveredMessage, Receiver
@@ -492,7 +498,7 @@ class Consumers(Balanced):
             OutageError: Nothing could be received for option ``retryTimeout``.
             JetStreamError: It is a pull consumer, or became one; noticed in the same way.
         """
-        idle = math.inf if timeout is None else timeout
+        idle = seconds_or_ever(timeout)
         if not idle > 0:
             raise OptionError(
                 f"timeout must be a number of seconds above 0, or None, not {shown(timeout)}",

@@ -178,7 +178,9 @@ def _differing(step: Step) -> str:
 def _subjects(ensure: Ensure, wanted: tuple[Wanted, ...]) -> str:
     """Return the subjects that the account must be allowed to publish to, as text."""
     prefix = ensure.connection.api_prefix_resolved
-    verbs = ("INFO", "CREATE", "UPDATE") if ensure.on_conflict == "update" else ("INFO", "CREATE")
+    verbs = ["INFO", "CREATE"]
+    if ensure.on_conflict == "update":
+        verbs.append("UPDATE")
     subjects = []
     for description in wanted:
         name = description.stream.name

@@ -424,7 +424,7 @@ class ObjectBucket:
             # A writer that was killed while it replaced this object has noted that its chunks may
             # be removed. They must stay.
             uploads.disown(old, meta.nuid)
-            sequence = uploads.store_meta(meta, there.sequence if there else 0)
+            sequence = uploads.store_meta(meta, _sequence_of(there))
             removed = self._remove_old_name(existing, meta.name)
             if not removed and self._reader.newest(old) is not None:
                 self._stream.remove(meta_subject(self.name, meta.name), sequence)
@@ -493,7 +493,7 @@ class ObjectBucket:
             if before is not None and before.meta == meta:
                 return before, meta, before.sequence
             # With this sequence the server refuses the message if another writer was faster.
-            sequence = before.sequence if before else 0
+            sequence = _sequence_of(before)
             with self._uploads(what) as uploads:
                 try:
                     return before, meta, uploads.store_meta(meta, sequence)
@@ -524,6 +524,11 @@ class ObjectBucket:
             f"bucket {self.name} has an object {name!r} already: {advice}",
             option="name",
         )
+
+
+def _sequence_of(stored: StoredObject | None) -> int:
+    """Return the sequence of a meta message; 0 if there is none."""
+    return stored.sequence if stored else 0
 
 
 def _error(text: str, failure: ObjectNotStored) -> JetStreamError:

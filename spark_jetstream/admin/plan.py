@@ -74,7 +74,9 @@ class Step:
                 if name in set_fields:
                     lines.append(f"{name}: {readable(getattr(self.wanted, name))}")
         lines += self.changes
-        action = f"cannot {_asked(self)}" if self.action == "refused" else self.action
+        action: str = self.action
+        if self.action == "refused":
+            action = f"cannot {_asked(self)}"
         first = f"{_SIGNS[self.action]} {action} {self.what}"
         return [first, *(f"    {line}" for line in lines)]
 
@@ -251,15 +253,25 @@ class _Work:
             except ValidationError as error:
                 reasons = (complaint(error),)
                 return make("refused", target=wanted, differences=changes, reasons=reasons)
-        refused = any(change.refused for change in changes)
-        return make("refused" if refused else "update", target=target, differences=changes)
+        # One field that the server cannot change refuses the step as a whole.
+        if any(change.refused for change in changes):
+            return make("refused", target=target, differences=changes)
+        return make("update", target=target, differences=changes)
 
     def _actual(self, stream: str, consumer: str) -> Config | None:
         """Return the configuration that the server has; None if there is none."""
-        model: type[StreamInfo | ConsumerInfo] = ConsumerInfo if consumer else StreamInfo
-        subject = jsapi.CONSUMER_INFO if consumer else jsapi.STREAM_INFO
         context = f"read {_what(stream, consumer)}{self._note}"
-        found = self._api.find(model, subject, context=context, stream=stream, consumer=consumer)
+        found: StreamInfo | ConsumerInfo | None
+        if consumer:
+            found = self._api.find(
+                ConsumerInfo,
+                jsapi.CONSUMER_INFO,
+                context=context,
+                stream=stream,
+                consumer=consumer,
+            )
+        else:
+            found = self._api.find(StreamInfo, jsapi.STREAM_INFO, context=context, stream=stream)
         return None if found is None else found.config
 
     def _send(self, step: Step) -> None:

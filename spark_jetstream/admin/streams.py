@@ -370,6 +370,7 @@ class Streams(Balanced):
 
     def _wanted(self, name: object, config: object, fields: Mapping[str, Any]) -> StreamConfig:
         given, own = named(StreamConfig, name, config, fields, "name")
+        # An error names the stream as the user does, wherever its name stands.
         known = own.get("name")
         if not known and isinstance(given, Mapping):
             known = given.get("name")

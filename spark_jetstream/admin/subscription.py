@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from spark_jetstream.admin.api import Api, positive, subject_filter
+from spark_jetstream.admin.api import Api, positive, seconds_or_ever, subject_filter
 from spark_jetstream.admin.messages import check_header, check_size, octets
 from spark_jetstream.client.connection import Connection
 from spark_jetstream.client.deadline import Backoff, Deadline
@@ -86,7 +86,7 @@ class Subscription(Generic[M]):
         self._lost: tuple[ConnectionFailed, Deadline] | None = None
         self._connect(api.connection)
         self._since = _now()  # the last moment at which the connection is known to have worked
-        self._deadline = Deadline(math.inf if timeout is None else timeout)
+        self._deadline = Deadline(seconds_or_ever(timeout))
 
     def reply(
         self,

@@ -10,13 +10,12 @@ outages outlasted as everywhere; this module says how they pull, and what it ask
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from spark_jetstream.admin.api import Api
+from spark_jetstream.admin.api import Api, seconds_or_ever
 from spark_jetstream.admin.deliveries import stored_messages
 from spark_jetstream.admin.models.messages import StoredMessage
 from spark_jetstream.admin.models.streams import StreamInfo
@@ -99,7 +98,7 @@ def watch(
             yield from _present(api, part, how, begin, info)
             if follow:
                 rest = replace(part, first=part.end, end=END)
-                idle = math.inf if timeout is None else timeout
+                idle = seconds_or_ever(timeout)
                 yield from _follow(api, rest, how, info, idle, new=begin == "new")
         except DataLossError as error:
             raise DataLossError(

@@ -81,7 +81,9 @@ def own_configuration(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _shown(given: object) -> str:
     """Return a value of the wrong type as text."""
-    return shown(given) if isinstance(given, (str, int, float)) else f"a {type(given).__name__}"
+    if isinstance(given, (str, int, float)):
+        return shown(given)
+    return f"a {type(given).__name__}"
 
 
 def changed(config: M, fields: Mapping[str, Any], what: str) -> M:

@@ -245,14 +245,18 @@ class Model(BaseModel):
             return data
         fields = cls.model_fields
         unknown = [name for name in data if name not in fields]
-        # A newer server may have written a field that this version does not know.
-        if unknown and not (newer is not None and newer()):
+        if unknown and not _is_newer(newer):
             raise _unknown_fields(unknown, fields)
         meant = dict(data)
         for name in data.keys() & fields.keys():
             if get_origin(fields[name].annotation) is tuple:
                 meant[name] = _as_list(name, data[name])
         return meant
+
+
+def _is_newer(newer: Callable[[], bool] | None) -> bool:
+    """Return whether the server may have written a field that this version does not know."""
+    return newer is not None and newer()
 
 
 def _unknown_fields(names: Iterable[Any], known: Iterable[str]) -> Exception:

@@ -157,11 +157,16 @@ def _fields_of_setting(bucket: str, name: str, value: Any) -> dict[str, Any]:
             marker["allow_msg_ttl"] = True
         return marker
     if name == "mirror":
-        return {"mirror": value and _of_bucket(value)[0]}
+        return {"mirror": _mirror_stream(value)}
     if name == "sources":
         sources = [_source(bucket, source) for source in value]
         return {"sources": tuple(sources)}
     return {_OTHER_NAMES.get(name, name): value}
+
+
+def _mirror_stream(origin: StreamSource | None) -> StreamSource | None:
+    """The origin of a mirror by its stream."""
+    return None if origin is None else _of_bucket(origin)[0]
 
 
 def _of_bucket(origin: StreamSource) -> tuple[StreamSource, str]:

@@ -294,10 +294,12 @@ def _plain(field: str, value: Any) -> Any:
         return {name: _plain(name, part) for name, part in value.items()}
     if isinstance(value, tuple):
         plain = [_plain("", part) for part in value]
+        # The order of these does not count.
         if field.rpartition(".")[2] in _UNORDERED:
             plain.sort(key=_sort_key)
         return plain
     if isinstance(value, Timestamp):
+        # The same time may be written in several ways.
         return None if value.never else value.nanoseconds or str(value)
     return value
 

@@ -87,11 +87,12 @@ def _has_server(info: Any, pattern: str) -> bool:
 
 
 def _has_leader(info: Any, pattern: str) -> bool:
-    return fnmatchcase(info.cluster.leader if info.cluster else "", pattern)
+    # Outside of a cluster, the name is empty: only a pattern such as ``*`` matches it.
+    return fnmatchcase(getattr(info.cluster, "leader", ""), pattern)
 
 
 def _is_in_cluster(info: Any, pattern: str) -> bool:
-    return fnmatchcase(info.cluster.name if info.cluster else "", pattern)
+    return fnmatchcase(getattr(info.cluster, "name", ""), pattern)
 
 
 def _is_offline(info: Any, wanted: bool) -> bool:
