@@ -50,9 +50,11 @@ VERSION = 1
 SUFFIX = ".tar"
 """A target with this suffix becomes a single file."""
 
+# An S2 stream begins with the identifier; the content of a stream's backup begins with a magic.
 _IDENTIFIER = b"\xff\x06\x00\x00S2sTwO"
 _MAGIC = b"NATSARC1"
 _OLD_MAGIC = b"meta.inf"  # the first file of the tar that servers before 2.15 send
+# Kinds of chunks: those with content, and a range of those that a reader may skip.
 _COMPRESSED = 0x00
 _PLAIN = 0x01
 _FIRST_SKIPPABLE = 0x80

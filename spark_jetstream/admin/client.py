@@ -430,13 +430,13 @@ class JetStreamAdmin:
         timeout: float | None = None,
         count: int | None = None,
     ) -> Subscription[CoreMessage]:
-        """Subscribe to a subject of core NATS (wildcards allowed); all messages after this call are received.
+        """Subscribe to a subject of core NATS (wildcards allowed).
 
-        Of the members of a ``queue`` group one receives each message. The iterator ends after
-        ``timeout`` seconds, or ``count`` messages. A `Gap` says that messages may be missing: the
-        connection was lost, and came back. Raises `PermissionDenied` when the account may not
-        subscribe to the subject, and `OutageError` in the iteration after a loss of more than
-        option ``retryTimeout``.
+        All messages after this call are received. Of the members of a ``queue`` group one receives
+        each message. The iterator ends after ``timeout`` seconds, or ``count`` messages. A `Gap`
+        says that messages may be missing: the connection was lost, and came back. Raises
+        `PermissionDenied` when the account may not subscribe to the subject, and `OutageError` in
+        the iteration after a loss of more than option ``retryTimeout``.
         """
         group = str(checked(Name("queue group", optional=True), "queue", queue))
         subjects = (subject_filter(subject),)
@@ -445,11 +445,11 @@ class JetStreamAdmin:
     def lag(
         self, stream: str | None = None, consumer: str | None = None, *, ages: bool = True
     ) -> Iterator[ConsumerLag]:
-        """Return how far each consumer of a stream, or of all streams, lags, sorted by name; or one consumer.
+        """Return how far one consumer lags, or each consumer of one stream or of all streams.
 
-        ``ages`` asks for the oldest message that is not processed: a request for each filter of a
-        consumer that lags. Raises `ConsumerNotFound`, and `OptionError` when ``consumer`` is given
-        without ``stream``.
+        They are sorted by name. ``ages`` asks for the oldest message that is not processed: a
+        request for each filter of a consumer that lags. Raises `ConsumerNotFound`, and
+        `OptionError` when ``consumer`` is given without ``stream``.
         """
         if consumer is None:
             return (self._lag(info, ages) for info in self.consumers.infos(stream))
@@ -494,13 +494,14 @@ class JetStreamAdmin:
         return min(oldest, key=operator.attrgetter("seq")).time
 
     def origin_lag(self, stream: str | None = None) -> Iterator[OriginLag]:
-        """Return how far a stream, or each of all streams, lags behind its mirror origin or its sources; sorted.
+        """Return how far one stream, or each stream, lags behind its mirror origin or its sources.
 
-        Raises `StreamNotFound`; `ServerBusy` as `Streams.infos` does.
+        They are sorted. Raises `StreamNotFound`; `ServerBusy` as `Streams.infos` does.
         """
         infos = self.streams.infos() if stream is None else [self.streams.load(stream)]
         for info in infos:
             for origin in info.origins:
+                # The server says -1 for an origin that it has never heard of.
                 active = origin.active if origin.active >= 0 else None
                 error = origin.error.description if origin.error else ""
                 yield OriginLag(info.config.name, origin.name, origin.lag, active, error)

@@ -37,11 +37,12 @@ class Counter:
 
 
 class Counters:
-    """The counters of an account, which are subjects of streams with ``allow_msg_counter``; ``admin.counters``.
+    """The counters of an account; ``admin.counters``.
 
-    Without ``stream`` a counter is that of the one stream that captures its subject; a stream that
-    has its counters from sources may capture none. All methods raise what `Api` raises,
-    `StreamNotFound`, and `OptionError` for an argument that cannot be one.
+    Counters are subjects of streams with ``allow_msg_counter``. Without ``stream`` a counter is
+    that of the one stream that captures its subject; a stream that has its counters from sources
+    may capture none. All methods raise what `Api` raises, `StreamNotFound`, and `OptionError` for
+    an argument that cannot be one.
     """
 
     def __init__(self, api: Api) -> None:
@@ -59,10 +60,11 @@ class Counters:
         return _counter(name, last.subject, last.seq, last.time, last.headers, last.data)
 
     def list(self, *subjects: str, stream: str | None = None) -> Iterator[Counter]:
-        """Return the counters of a stream, or those whose subjects match (wildcards allowed), by their last changes.
+        """Return the counters of a stream, in the order of their last changes.
 
-        Each comes exactly once, however often it changes meanwhile. Raises `ProtocolError` for a
-        message that is that of no counter.
+        With ``subjects`` (wildcards allowed), only counters that match. Each comes exactly once,
+        however often it changes meanwhile. Raises `ProtocolError` for a message that is that of no
+        counter.
         """
         filters = tuple(map(subject_filter, subjects))
         info = self._streams.load(self._stream(filters or (">",), stream))
@@ -98,8 +100,8 @@ class Counters:
             check_place(ack, self._api.connection.prefix, context, stream)
         if not ack.val:
             raise JetStreamError(
-                f"cannot {context}: stream {ack.stream} has stored it (sequence {ack.seq}), and no value: it has no "
-                "counters (allow_msg_counter)"
+                f"cannot {context}: stream {ack.stream} has stored it (sequence {ack.seq}), "
+                "and no value: it has no counters (allow_msg_counter)"
             )
         return ack
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 OPTION = "ensureStream"
 _NOTE = f" (option {OPTION})"
-_VALID = 60.0  # seconds
+_VALID = 60.0  # seconds for which a process remembers that the streams are as described
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Ensure:
     streams: tuple[str, ...]
 
 
+# The options that were carried out, and when, by the monotonic clock.
 _ensured: dict[Ensure, float] = {}
 
 

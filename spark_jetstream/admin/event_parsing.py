@@ -24,7 +24,7 @@ KINDS: Mapping[str, type[Event]] = {
 
 _ADVISORIES = "ADVISORY"
 _METRICS = "METRIC"
-_SYSTEM = "$SYS."
+_SYSTEM = "$SYS."  # begins the subjects of events that a server sends, not JetStream
 _OF_STREAMS = "ADVISORY.STREAM.*.{stream}"
 _OF_CONSUMERS = (
     f"{_ADVISORIES}.CONSUMER.*.{{stream}}.{{consumer}}",

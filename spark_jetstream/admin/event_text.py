@@ -114,6 +114,11 @@ def _clock(time: Timestamp) -> str:
     return re.sub(r"\.([0-9]*)", lambda fraction: f".{fraction[1][:3]:0<3}", time)
 
 
+def _after(words: str, text: str) -> str:
+    """Return a text after these words; nothing if there is no text."""
+    return f"{words}{text}" if text else ""
+
+
 def _consumer(event: ConsumerEvent) -> str:
     return f"consumer {event.consumer} of stream {event.stream}"
 
@@ -129,7 +134,7 @@ def _client(client: ClientInfo | None) -> str:
     if client is None:
         return "an unknown client"
     who = client.user or client.name or client.client_id or f"client {client.id}"
-    at = f" at {client.host}" if client.host else ""
+    at = _after(" at ", client.host)
     return f"{who}{at} (account {client.acc or 'unknown'})"
 
 
@@ -201,7 +206,7 @@ def _(event: UnknownEvent) -> str:
 @_text.register
 def _(event: events.ApiAudit) -> str:
     error = _error(event.response)
-    refusal = f", refused: {error}" if error else ""
+    refusal = _after(", refused: ", error)
     return f"{_client(event.client)} asked {event.subject}{refusal}"
 
 
@@ -239,7 +244,7 @@ def _(event: events.Nak) -> str:
 
 @_text.register
 def _(event: events.Terminated) -> str:
-    reason = f": {event.reason}" if event.reason else ""
+    reason = _after(": ", event.reason)
     return f"{_message(event)} was refused for good{reason}"
 
 
@@ -313,7 +318,7 @@ def _(event: events.DomainLeaderElected) -> str:
 
 @_text.register
 def _(event: events.ServerOutOfSpace) -> str:
-    stream = f" for stream {event.stream}" if event.stream else ""
+    stream = _after(" for stream ", event.stream)
     return f"server {event.server} has no room left on its disk{stream}"
 
 
@@ -345,6 +350,6 @@ def _(event: events.AccountConnections) -> str:
 
 @_text.register
 def _(event: events.ServiceLatency) -> str:
-    description = f": {event.description}" if event.description else ""
+    description = _after(": ", event.description)
     waited = f"{_client(event.requestor)} waited {event.total}"
     return f"{waited}, {event.service} of it for {_client(event.responder)}{description}"

@@ -63,9 +63,10 @@ _NEVER = "never"
 _SECOND = 1_000_000_000  # nanoseconds
 _ATTEMPTS = 10  # at a key that others write each time
 _MOST_BYTES = MAX_SUBJECT - 256 - len("$KV..")  # of a key, however long the name of its bucket is
-_ANY = "$KV.*"
+_ANY = "$KV.*"  # the subjects of a bucket with messages from other buckets
 _HALF_AN_HOUR = Nanoseconds.of("30m")
 _FILTERS = CommaList(KeyFilter(), "keys", apart=True)
+#: What a refusal means for a bucket, by the server's error code (nats-server: server/errors.json).
 _ADVICE = {
     10054: "with its headers the value is larger than max_value_size of bucket {0.bucket}",
     STORE_FAILED: "bucket {0.bucket} takes nothing more: it is full (max_bytes)",
@@ -114,9 +115,10 @@ class Bucket:
         return KeyValue(self._api).load(self.name)
 
     def get(self, key: str, *, revision: int | None = None, direct: bool = False) -> Entry:
-        """Return the value of a key, or the one that it had at a revision; ``direct`` as for `Messages`.
+        """Return the value of a key, or the one that it had at a revision.
 
-        Raises `KeyNotFound`, which says whether the key was deleted, purged, or never there.
+        ``direct`` is that of `Messages`. Raises `KeyNotFound`, which says whether the key was
+        deleted, purged, or never there.
         """
         context = f"get key {_key(key)} of bucket {self.name}"
         wanted = context
@@ -162,9 +164,10 @@ class Bucket:
         return (entry.key for entry in self._current(filters, headers_only=True) if entry.live)
 
     def entries(self, *filters: str, include_deletes: bool = False) -> Iterator[Entry]:
-        """Return the latest revision of each key; with ``include_deletes`` those of deleted keys too.
+        """Return the latest revision of each key.
 
-        Arguments and errors are those of `keys`.
+        With ``include_deletes``, those of deleted keys too. Arguments and errors are those of
+        `keys`.
         """
         return (entry for entry in self._current(filters) if entry.live or include_deletes)
 
@@ -189,13 +192,14 @@ class Bucket:
         include_deletes: bool = True,
         timeout: float | None = None,
     ) -> Iterator[Entry | None]:
-        """Return the latest revision of each key, then None once, then every change; without an end.
+        """Return the latest revision of each key, then None once, then every change.
 
-        A key that changes before the None comes again before it, so that none is missing then.
-        Every change is returned exactly once across reconnects and restarts of servers, unless the
-        bucket, which keeps ``history`` revisions of a key, removes it first. Closing the iterator
-        ends it. ``history`` begins with all revisions that the bucket keeps, ``updates_only`` with
-        the None. After the None, it ends when no change came for ``timeout`` seconds.
+        The iterator has no end. A key that changes before the None comes again before it, so that
+        none is missing then. Every change is returned exactly once across reconnects and restarts
+        of servers, unless the bucket, which keeps ``history`` revisions of a key, removes it first.
+        Closing the iterator ends it. ``history`` begins with all revisions that the bucket keeps,
+        ``updates_only`` with the None. After the None, it ends when no change came for ``timeout``
+        seconds.
 
         Raises:
             DataLossError: The bucket was deleted or created again, or a server lost data that it
@@ -482,8 +486,8 @@ class Bucket:
             ack = store(self._api, f"{origin.write_prefix}{key}", data, headers, context, look)
         except NoResponders as error:
             raise NoResponders(
-                f"cannot {context}: nobody answers at {origin.write_prefix}>: the bucket has no leader, or "
-                "what is published there does not reach it"
+                f"cannot {context}: nobody answers at {origin.write_prefix}>: "
+                "the bucket has no leader, or what is published there does not reach it"
             ) from error
         except ApiError as error:
             raise self._refusal(error, key, headers, context) from None
@@ -643,7 +647,7 @@ class KeyValue(Buckets[BucketConfig, BucketInfo]):
     def _changes(self, bucket: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         if "mirror" in changes and self.load(bucket).mirror is not None:
             raise OptionError(
-                f"bucket {bucket}: mirror cannot change: the keys of a mirror have the subjects that they have in its "
-                "origin"
+                f"bucket {bucket}: mirror cannot change: "
+                "the keys of a mirror have the subjects that they have in its origin"
             )
         return super()._changes(bucket, changes)

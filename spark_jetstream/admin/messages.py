@@ -56,9 +56,11 @@ _ATTEMPTS = 3  # at an answer of which messages were lost
 _ANSWER_BYTES = 8 * 1024 * 1024  # of one answer: the server sends it without flow control
 _GONE = frozenset({10043, 10057})
 """Error codes of a deletion, for a message that does not exist and for one that must stay."""
+# A name of a header, and the characters that its value cannot have.
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NO_VALUE = re.compile(r"[\r\n\ud800-\udfff]")
 _HEADER_BYTES = len("NATS/1.0\r\n\r\n")
+# The prefix of the API of a domain, which is its second token.
 _DOMAIN = re.compile(r"\$JS\.([^.]+)\.API")
 _OTHER_STREAM = "stream {} was deleted, or created again, while it was read"
 _LOOK = 0.5  # seconds to wait for an answer about a stream: during an election no server answers

@@ -428,9 +428,8 @@ class ObjectBucket:
             removed = self._remove_old_name(existing, meta.name)
             if not removed and self._reader.newest(old) is not None:
                 self._stream.remove(meta_subject(self.name, meta.name), sequence)
-                raise JetStreamError(
-                    f"object {old!r} of bucket {self.name} keeps its name: another writer replaced it just now",
-                )
+                kept = f"object {old!r} of bucket {self.name} keeps its name"
+                raise JetStreamError(f"{kept}: another writer replaced it just now")
             uploads.disown(old, meta.nuid)
         self._remove_chunks(replaced)
         return self._stored(meta, sequence)

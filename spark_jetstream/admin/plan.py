@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 Action = Literal["create", "update", "unchanged", "refused"]
 
+# The sign before each step in the text of a plan.
 _SIGNS: dict[Action, str] = {"create": "+", "update": "~", "unchanged": "=", "refused": "!"}
 
 

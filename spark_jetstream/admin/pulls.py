@@ -24,7 +24,7 @@ from spark_jetstream.protocol.units import Nanoseconds
 from spark_jetstream.protocol.wire import Frames, Status
 from spark_jetstream.streams.session import UNHEARD, UNHEARD_PAUSE
 
-_MOST = 1000
+_MOST = 1000  # messages of one call
 # Seconds. A server may drop a pull that expires sooner before it looks for messages.
 _SHORTEST = 0.1
 _LONGEST = 1e9  # seconds: the longest time that the API, and waiting, can express

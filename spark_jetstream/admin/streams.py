@@ -163,9 +163,8 @@ class Streams(Balanced):
             return
         with contextlib.suppress(StreamNotFound, PermissionDenied):
             if not self.load(mirror.name).config.allow_direct:
-                raise OptionError(
-                    f"stream {wanted.name}: mirror_direct needs allow_direct of its origin {mirror.name}",
-                )
+                needs = f"mirror_direct needs allow_direct of its origin {mirror.name}"
+                raise OptionError(f"stream {wanted.name}: {needs}")
 
     def load_or_create(
         self,

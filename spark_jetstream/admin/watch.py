@@ -35,9 +35,9 @@ LABEL = ADMIN_READER
 Begin = Literal["all", "latest", "new"]
 """The first messages of a watch: all, the last one of each subject, or only new ones."""
 
-BATCH = 500
-_BATCH_BYTES = 4 * 1024 * 1024
-_EXPIRES = 30.0
+BATCH = 500  # messages of one request
+_BATCH_BYTES = 4 * 1024 * 1024  # of one request
+_EXPIRES = 30.0  # seconds until a request ends
 _SOON = 0.5  # seconds between heartbeats, until the messages from before the watch are read
 
 
@@ -102,8 +102,8 @@ def watch(
                 yield from _follow(api, rest, how, info, idle, new=begin == "new")
         except DataLossError as error:
             raise DataLossError(
-                f"stream {stream} was deleted, or created again, while it was watched, or a server came back without "
-                "what it had"
+                f"stream {stream} was deleted, or created again, while it was watched, "
+                "or a server came back without what it had"
             ) from error
 
     return messages()

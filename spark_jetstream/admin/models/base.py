@@ -68,6 +68,7 @@ QUERY_METADATA = frozenset({RUN, SINCE, PURGE})
 Check = tuple[Any, str]
 """Whether something is wrong, and what."""
 
+# Keys of pydantic's context: whether the server is newer, and the model that `changed` copies.
 _NEWER = "newer"
 _BASE = "base"
 _MESSAGES = {  # by pydantic's type of error
@@ -329,7 +330,7 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 
 def readable(value: Any) -> str:
-    """A value for people: ``1h30m`` for durations, ``1GiB`` for sizes, JSON for values with parts."""
+    """A value for people: ``1h30m``, ``1GiB``, JSON for values with parts."""
     if value is None or value in ((), {}, ""):
         return "nothing"
     if isinstance(value, bool):

@@ -32,7 +32,9 @@ _IMPLIED_BY_SEAL: Mapping[str, Any] = {
     "deny_purge": True,
 }
 _PULL_LIMITS = ("max_waiting", "max_batch", "max_bytes")
+#: Lists whose order does not count.
 _UNORDERED = frozenset({"subjects", "filter_subjects", "tags", "sources"})
+#: Fields that have fields themselves.
 _PARTS = frozenset(
     {"consumer_limits", "mirror", "placement", "republish", "sources", "subject_transform"},
 )
