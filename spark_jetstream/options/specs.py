@@ -1,7 +1,8 @@
-"""What an option is, the base of the models that declare options, and how options exclude or need each other. Pure.
+"""Declarations of options, the base of their models, and which options exclude or need others.
 
-Each option is declared once, by a field of `ConnectionOptions`, `SourceOptions` or `SinkOptions` whose default is
-`option(...)`. Parsing, the tables and docs/options.md come from these declarations.
+Each option is declared once, by a field of `ConnectionOptions`, `SourceOptions` or `SinkOptions`
+whose default is `option(...)`. Parsing, the tables and docs/options.md come from these
+declarations. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -24,7 +25,15 @@ from pydantic import (
 )
 
 from spark_jetstream.errors import OptionError
-from spark_jetstream.options.values import Choice, Kind, Secret, Text, did_you_mean, revealed, unseen
+from spark_jetstream.options.values import (
+    Choice,
+    Kind,
+    Secret,
+    Text,
+    did_you_mean,
+    revealed,
+    unseen,
+)
 
 Side = Literal["connection", "source", "sink"]
 OnConflict = Literal["error", "update", "ignore"]
@@ -35,9 +44,10 @@ Model = TypeVar("Model", bound="Options")
 class OptionSpec:
     """One option.
 
-    ``name`` is written as users write it, ``doc`` is one line for them, ``default`` the text that means the same as
-    leaving the option out (None: there is none). ``only`` says where it is valid when not everywhere, and ``instead``
-    what to use in the other place. ``field_name`` is the model's field.
+    ``name`` is written as users write it, ``doc`` is one line for them, ``default`` the text that
+    means the same as leaving the option out (None: there is none). ``only`` says where it is valid
+    when not everywhere, and ``instead`` what to use in the other place. ``field_name`` is the
+    model's field.
     """
 
     doc: str
@@ -69,8 +79,9 @@ def option(
 ) -> Any:
     """Return the default of a field that declares an option.
 
-    The arguments are those of `OptionSpec`; its name is by default that of the field in camel case. ``value`` is the
-    value of the field when the option is left out, where ``default`` does not say it.
+    The arguments are those of `OptionSpec`; its name is by default that of the field in camel case.
+    ``value`` is the value of the field when the option is left out, where ``default`` does not say
+    it.
     """
     if value is _UNSET:
         value = None if default is None else kind.parse("", default)
@@ -84,17 +95,22 @@ ENSURE_STREAM = option(
     Text(required=True),
 )
 ON_CONFLICT = option(
-    "if the stream exists and differs in fields that `ensureStream` names: `error` fails and lists the differences, "
-    "`update` changes the stream, `ignore` uses it as it is",
+    "if the stream exists and differs in fields that `ensureStream` names: `error` fails and lists "
+    "the differences, `update` changes the stream, `ignore` uses it as it is",
     Choice(get_args(OnConflict)),
     "error",
 )
 
 
 class Options(BaseModel):
-    """The base of the models of options: they are frozen, and refuse pairs that make no sense together."""
+    """The base of the models of options: frozen, and without options that exclude each other."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        validate_default=False,
+    )
 
     specs: ClassVar[tuple[OptionSpec, ...]] = ()
     """The options that the model declares, in the order of the reference."""
@@ -106,21 +122,32 @@ class Options(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Collect the options that the fields declare; a base of models has no side, and none of its own."""
+        """Collect the options that the fields declare."""
+        # A base of models has no side, and no options of its own.
         if not hasattr(cls, "side"):
             return
-        declared = [
-            replace(spec, name=spec.name or re.sub("_([a-z])", lambda match: match[1].upper(), name), field_name=name)
-            for name, info in cls.model_fields.items()
-            for spec in info.metadata
-            if isinstance(spec, OptionSpec)
-        ]
+        declared = []
+        for field_name, info in cls.model_fields.items():
+            for spec in info.metadata:
+                if isinstance(spec, OptionSpec):
+                    name = spec.name or _camel_case(field_name)
+                    declared.append(replace(spec, name=name, field_name=field_name))
         cls.specs = (*declared[:1], *cls.without_field, *declared[1:])
         cls.sides[cls.side] = cls
 
     @classmethod
     def _spec_of(cls, field_name: str) -> OptionSpec | None:
         return next((spec for spec in cls.specs if spec.field_name == field_name), None)
+
+    @classmethod
+    def _option_at(cls, location: tuple[int | str, ...]) -> str | None:
+        """Return the name of the option that an error of pydantic is about, None without one."""
+        if not location:
+            return None
+        spec = cls._spec_of(str(location[0]))
+        if spec is None:
+            return None
+        return spec.name
 
     @classmethod
     def _fields_of(cls, given: Mapping[str, SecretStr]) -> dict[str, object]:
@@ -137,26 +164,35 @@ class Options(BaseModel):
             cause = first.get("ctx", {}).get("error")
             if isinstance(cause, OptionError):
                 raise cause from None
-            spec = cls._spec_of(str(first["loc"][0])) if first["loc"] else None
-            option = spec.name if spec is not None else None
-            raise OptionError(f"option {option} is not valid: {first['msg'].lower()}", option=option) from None
+            option = cls._option_at(first["loc"])
+            message = f"option {option} is not valid: {first['msg'].lower()}"
+            # Without its cause: pydantic's error holds the input, which may be a secret.
+            raise OptionError(message, option=option) from None
 
     @field_validator("*", mode="before")
     @classmethod
     def _parse(cls, value: object, info: ValidationInfo) -> object:
         spec = cls._spec_of(str(info.field_name))
-        return value if spec is None or value is None else _parsed(spec, value)
+        if spec is None or value is None:
+            return value
+        return _parsed(spec, value)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
         for field, value in super().__repr_args__():
             spec = self._spec_of(str(field))
-            yield field, value if spec is None else spec.kind.display(value)
+            if spec is None:
+                yield field, value
+            else:
+                yield field, spec.kind.display(value)
 
     def given(self) -> frozenset[str]:
         """Return the names of the options that were given a value."""
-        fields = {field for field in self.model_fields_set if getattr(self, field) is not None}
         options = {spec.field_name: spec.name for spec in self.specs}
-        return frozenset(options.get(field, field) for field in fields)
+        given = set()
+        for field in self.model_fields_set:
+            if getattr(self, field) is not None:
+                given.add(options.get(field, field))
+        return frozenset(given)
 
     @model_validator(mode="after")
     def _refuse_pairs(self: Model) -> Model:
@@ -168,6 +204,11 @@ class Options(BaseModel):
             if name in given and given.isdisjoint(needed.split(" or ")):
                 raise OptionError(f"option {name} has no meaning without {needed}", option=name)
         return self
+
+
+def _camel_case(field_name: str) -> str:
+    first, *others = field_name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 @unseen
@@ -197,11 +238,13 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
 
 #: What is missing in a source.
 NOTHING_TO_READ = f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})"
-#: The same where no option has arrived at all. Spark (4.0 to 4.3) hands those of a table to no Python data source.
+#: The same where no option has arrived at all. Spark (4.0 to 4.3) hands those of a table to no
+#: Python data source.
 FORGOTTEN = (
-    f"{NOTHING_TO_READ}, and no option was given; Spark forgets the options of CREATE TABLE: read with "
-    'spark.read.format("jetstream").option(...), or a view made by CREATE TEMPORARY VIEW ... USING jetstream OPTIONS '
-    "(...), or give the options of a table in each statement, SELECT ... FROM t WITH (...)"
+    f"{NOTHING_TO_READ}, and no option was given; Spark forgets the options of CREATE TABLE: "
+    'read with spark.read.format("jetstream").option(...), '
+    "or a view made by CREATE TEMPORARY VIEW ... USING jetstream OPTIONS (...), "
+    "or give the options of a table in each statement, SELECT ... FROM t WITH (...)"
 )
 
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
@@ -219,7 +262,8 @@ NEEDED: Mapping[str, str] = {
     "ensureStreamOnConflict": "ensureStream",
 }
 
-#: Keys that Spark itself puts beside the user's options, in lower case, each with where it comes from.
+#: Keys that Spark itself puts beside the user's options, in lower case, each with where it comes
+#: from.
 SPARK_KEYS: Mapping[str, str] = {
     "path": "`load(path)`, `save(path)`, `start(path)`",
     "paths": "`load([path, path])`",
@@ -227,7 +271,8 @@ SPARK_KEYS: Mapping[str, str] = {
     "queryname": "`writeStream.queryName(...)`, handed to the sink",
     "mode": "`write.mode(...)`, where it is given as an option",
     "outputmode": "`writeStream.outputMode(...)`, where it is given as an option",
-    # Spark's reserved table properties (TableCatalog) come along when CREATE TABLE ... USING makes a source.
+    # Spark's reserved table properties (TableCatalog) come along when CREATE TABLE ... USING makes
+    # a source.
     "provider": "`CREATE TABLE ... USING`",
     "owner": "`CREATE TABLE`",
     "location": "`CREATE TABLE ... LOCATION`",
@@ -236,21 +281,22 @@ SPARK_KEYS: Mapping[str, str] = {
     "comment": "`CREATE TABLE ... COMMENT`",
     "collation": "`CREATE TABLE ... DEFAULT COLLATION`",
 }
-#: CREATE TABLE hands each option over twice: as it is, and with this prefix (TableCatalog.OPTION_PREFIX).
+#: CREATE TABLE hands each option over twice: as it is, and with this prefix
+#: (TableCatalog.OPTION_PREFIX).
 _SPARK_PREFIX = "option."
 
 
-#: Options here, and what other connectors for Spark call those that do the same, without the prefix of
-#: `_FOREIGN_PREFIX`: Kafka (KafkaSourceProvider), Event Hubs, Kinesis, Delta, and nats-spark-connector with its folders
-#: V2 and load_balanced; creds is a word of the nats command.
+#: Options here, and what other connectors for Spark call those that do the same, without the prefix
+#: of `_FOREIGN_PREFIX`: Kafka (KafkaSourceProvider), Event Hubs, Kinesis, Delta, and
+#: nats-spark-connector with its folders V2 and load_balanced; creds is a word of the nats command.
 _FOREIGN: Mapping[str, str] = {
     "apiPrefix": "js.api-prefix",
     "asOfRevision": "versionAsOf",
     "asOfTimestamp": "timestampAsOf",
     "connectTimeout": "connection.timeout",
     "credentialsFile": "credential.file creds",
-    "durable": "consumer consumerGroup consumerName durable.name group.id groupIdPrefix pull.consumer.create "
-    "pull.subscription.durable.name",
+    "durable": "consumer consumerGroup consumerName durable.name group.id groupIdPrefix "
+    "pull.consumer.create pull.subscription.durable.name",
     "endingOffsets": "endingPosition",
     "endingTimestamp": "endingOffsetsByTimestamp",
     "ensureStream": "js.define-stream storage.replicas storage.type",
@@ -277,49 +323,75 @@ _FOREIGN: Mapping[str, str] = {
     "user": "connection.user.name",
     "user password": "sasl.jaas.config",
 }
-_FOREIGN_PREFIX = re.compile(r"(?i)(kafka(consumer)?|eventhubs|kinesis(\.executor)?|nats(\.(source|sink))?)\.")
+_FOREIGN_PREFIX = re.compile(
+    r"(?i)("
+    r"kafka(consumer)?"
+    r"|eventhubs"
+    r"|kinesis(\.executor)?"
+    r"|nats(\.(source|sink))?"
+    r")\."
+)
+#: By the lower-case name of another connector: the name as it is written there, and the options
+#: here.
+_OURS_BY_FOREIGN: Mapping[str, tuple[str, list[str]]] = {
+    name.lower(): (name, ours.split()) for ours, theirs in _FOREIGN.items() for name in theirs.split()
+}
 
 
 #: Names that are like no option, or were one, and what to use instead: the end of a sentence.
 _INSTEAD: Mapping[str, str] = {
     "filterPushdown": " any more: Spark keeps one plan for each load(), so that a frame read with other predicates had "
-    "wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, endingOffsets, startingTimestamp "
-    "and endingTimestamp",
+    "wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
+    "endingOffsets, startingTimestamp and endingTimestamp",
     "format": ": column data is the payload, byte for byte; functions such as from_json and to_json convert it",
 }
 
 
-def _unknown(key: str, valid: Collection[str]) -> tuple[str, str]:
-    """Return how an option is written, and the end of the sentence with the ``valid`` ones for it."""
-    prefix = _FOREIGN_PREFIX.match(key)
-    rest = key[prefix.end() :] if prefix else key
-    for ours, theirs in _FOREIGN.items():
-        name = next((name for name in theirs.split() if name.lower() == rest.lower()), None)
-        meant = [option for option in ours.split() if option in valid]
-        if name is not None and meant:
-            return key[: len(key) - len(rest)] + name, f"; did you mean {' and '.join(meant)}"
-    # The name of another connector's option is no typing error.
-    return key, "" if prefix else did_you_mean(key, valid)
+def _suggestion(key: str, valid: Collection[str]) -> tuple[str, str]:
+    """Return an unknown option as its connector writes it, and a hint at ``valid`` options."""
+    match = _FOREIGN_PREFIX.match(key)
+    prefix = match[0] if match else ""
+    name, ours = _OURS_BY_FOREIGN.get(key.removeprefix(prefix).lower(), (key, []))
+    meant = [option for option in ours if option in valid]
+    if meant:
+        return prefix + name, f"; did you mean {' and '.join(meant)}"
+    if prefix:
+        # The user knows another connector: the name is no misspelt option of this one.
+        return key, ""
+    return key, did_you_mean(key, valid)
 
 
-def given_options(mapping: Mapping[str, SecretStr | None], valid: Iterable[OptionSpec]) -> dict[str, SecretStr]:
-    """Return the options in ``mapping`` by their proper names, hidden, without Spark's own keys and None.
+def _unknown_option(key: str, valid: Iterable[OptionSpec]) -> OptionError:
+    for name, instead in _INSTEAD.items():
+        if key.lower() == name.lower():
+            return OptionError(f"there is no option {name}{instead}", option=name)
+    written, hint = _suggestion(key, [spec.name for spec in valid])
+    return OptionError(f"there is no option {written}{hint}", option=written)
 
-    Names match in any case. Raises `OptionError` for an unknown name, and for one given twice in different cases.
+
+def _is_of_spark(key: str) -> bool:
+    """Return whether Spark itself put this key, in lower case, beside the user's options."""
+    return key in SPARK_KEYS or key.startswith(_SPARK_PREFIX)
+
+
+def given_options(
+    mapping: Mapping[str, SecretStr | None],
+    valid: Iterable[OptionSpec],
+) -> dict[str, SecretStr]:
+    """Return the options in ``mapping`` by their proper names, hidden, without Spark's own keys.
+
+    Keys without a value (None) are left out, too. Names match in any case. Raises `OptionError` for
+    an unknown name, and for one given twice in different cases.
     """
-    names = {spec.name.lower(): spec.name for model in Options.sides.values() for spec in model.specs}
+    all_specs = chain.from_iterable(model.specs for model in Options.sides.values())
+    names = {spec.name.lower(): spec.name for spec in all_specs}
     given: dict[str, SecretStr] = {}
     for key, value in mapping.items():
-        lower = key.lower()
-        if value is None or lower in SPARK_KEYS or lower.startswith(_SPARK_PREFIX):
+        if value is None or _is_of_spark(key.lower()):
             continue
-        name = names.get(lower)
+        name = names.get(key.lower())
         if name is None:
-            for other, instead in _INSTEAD.items():
-                if lower == other.lower():
-                    raise OptionError(f"there is no option {other}{instead}", option=other)
-            written, hint = _unknown(key, [spec.name for spec in valid])
-            raise OptionError(f"there is no option {written}{hint}", option=written)
+            raise _unknown_option(key, valid)
         if name in given:
             raise OptionError(f"option {name} is given twice, in different cases", option=name)
         given[name] = value
@@ -331,17 +403,33 @@ _COUNTERPARTS = {"subject": "subjects", "subjects": "subject"}
 
 
 def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: bool) -> None:
-    """Raise `OptionError` for an option that the model's side does not have, or not in this kind of query."""
+    """Raise `OptionError` for an option that the model's side or kind of query does not have."""
+    _refuse_other_side(given, model)
+    query, elsewhere = _query(model.side, streaming=streaming)
+    for spec in model.specs:
+        if spec.name in given and spec.only == elsewhere:
+            message = f"option {spec.name} has no meaning in a {query}: {spec.instead}"
+            raise OptionError(message, option=spec.name)
+
+
+def _refuse_other_side(given: Container[str], model: type[Options]) -> None:
+    """Raise `OptionError` for a source's option that is given to a sink, or the other way round."""
     own = {spec.name for spec in model.specs}
     other = Options.sides["sink" if model.side == "source" else "source"]
     for spec in other.specs:
-        if spec.name in given and spec.name not in own:
-            hint = f"; did you mean {_COUNTERPARTS[spec.name]}" if spec.name in _COUNTERPARTS else ""
-            raise OptionError(
-                f"option {spec.name} belongs to the {other.side} and has no meaning for a {model.side}{hint}",
-                option=spec.name,
-            )
-    where = "streaming query" if streaming else "batch read" if model.side == "source" else "batch write"
-    for spec in model.specs:
-        if spec.name in given and spec.only == ("batch" if streaming else "stream"):
-            raise OptionError(f"option {spec.name} has no meaning in a {where}: {spec.instead}", option=spec.name)
+        # Both sides have some options, such as `stream` and `bucket`.
+        if spec.name in own or spec.name not in given:
+            continue
+        message = f"option {spec.name} belongs to the {other.side} and has no meaning for a {model.side}"
+        if spec.name in _COUNTERPARTS:
+            message += f"; did you mean {_COUNTERPARTS[spec.name]}"
+        raise OptionError(message, option=spec.name)
+
+
+def _query(side: Side, *, streaming: bool) -> tuple[str, Literal["batch", "stream"]]:
+    """Return the name of this kind of query, and the `OptionSpec.only` of the other kind."""
+    if streaming:
+        return "streaming query", "batch"
+    if side == "source":
+        return "batch read", "stream"
+    return "batch write", "stream"
