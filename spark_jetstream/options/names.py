@@ -1,6 +1,7 @@
 """Kinds of names, subjects and positions, and lists of them. Pure.
 
-The rules are the server's own (nats-server: server/stream.go, server/sublist.go). `values` has the other kinds.
+The rules are the server's own (nats-server: server/stream.go, server/sublist.go). `values` has the
+other kinds.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spark_jetstream.options.values import Kind, UnfitError, text_of
-from spark_jetstream.protocol.subjects import FilterIndex, key_fault, publishing_fault, subject_fault
+from spark_jetstream.protocol.subjects import (
+    FilterIndex,
+    key_fault,
+    publishing_fault,
+    subject_fault,
+)
 from spark_jetstream.protocol.units import INT64_MAX, shown
 
 _NAME_BYTES = 255
@@ -26,7 +32,10 @@ def _refuse(problem: str) -> None:
 
 @dataclass(frozen=True)
 class Name(Kind):
-    """The name of a stream or a consumer -> str. ``optional``: it may be empty. ``single``: a list is a mistake."""
+    """The name of a stream or a consumer -> str. ``optional``: it may be empty.
+
+    ``single``: a list is a mistake.
+    """
 
     of: str
     optional: bool = False
@@ -34,15 +43,18 @@ class Name(Kind):
 
     @property
     def expects(self) -> str:
-        return f"the name of {'one' if self.single else 'a'} {self.of}"
+        article = "one" if self.single else "a"
+        return f"the name of {article} {self.of}"
 
     def _read(self, value: Any) -> str:
         name = text_of(value)
-        if not name and not self.optional:
+        if not name:
+            if self.optional:
+                return ""
             raise UnfitError
         if self.single and "," in name:
             raise UnfitError(problem=f"must name one {self.of}, not a list", value=name)
-        if re.search(r"[\s.*>/\\]", name) or (name and not name.isprintable()):
+        if re.search(r"[\s.*>/\\]", name) or not name.isprintable():
             raise UnfitError(f"{self.expects}, without blanks, dots, *, >, / or \\")
         if len(name.encode()) > _NAME_BYTES:
             raise UnfitError(f"{self.expects} of at most {_NAME_BYTES} bytes")
@@ -73,18 +85,23 @@ class Prefix(Kind):
 
     @property
     def expects(self) -> str:
-        return f"{'a name without dots' if self.tokens == 1 else 'a subject prefix'}, without blanks, * or >"
+        prefix = "a name without dots" if self.tokens == 1 else "a subject prefix"
+        return f"{prefix}, without blanks, * or >"
 
     def _read(self, value: Any) -> str:
-        prefix = text_of(value) if self.tokens else text_of(value).removesuffix(".")
-        if subject_fault(prefix) or re.search(r"[*>]", prefix) or (self.tokens and "." in prefix):
+        prefix = text_of(value)
+        if self.tokens is None:
+            prefix = prefix.removesuffix(".")
+        elif "." in prefix:
+            raise UnfitError
+        if subject_fault(prefix) or re.search(r"[*>]", prefix):
             raise UnfitError
         return prefix
 
 
 @dataclass(frozen=True)
 class Subject(Kind):
-    """A subject -> str; with ``*`` and ``>`` unless ``literal``, and possibly empty when ``optional``."""
+    """A subject -> str, with ``*`` and ``>`` unless ``literal``, or empty if ``optional``."""
 
     literal: bool = False
     optional: bool = False
@@ -107,8 +124,8 @@ class Subject(Kind):
 class PublishSubject(Kind):
     """A subject that one can publish to -> str, by the rules for the column ``subject`` of a sink.
 
-    Only a whole token ``*`` or ``>`` is a wildcard. Unlike a filter, a subject may have these characters inside of a
-    token, as the server allows it.
+    Only a whole token ``*`` or ``>`` is a wildcard. Unlike a filter, a subject may have these
+    characters inside of a token, as the server allows it.
     """
 
     expects = "a subject without blanks and wildcards"
@@ -120,7 +137,10 @@ class PublishSubject(Kind):
 
 @dataclass(frozen=True)
 class KeyFilter(Kind):
-    """A key of a Key-Value bucket, or a filter of keys -> str (ADR-8 "JetStream based Key-Value Stores")."""
+    """A key of a Key-Value bucket, or a filter of keys -> str.
+
+    The rules are those of ADR-8, "JetStream based Key-Value Stores".
+    """
 
     expects = "a key, possibly with * and >"
 
@@ -129,12 +149,17 @@ class KeyFilter(Kind):
         return text_of(value)
 
 
+_WILDCARDS = {"*": ".*", "?": "."}
+# Outside of a group these two match themselves.
+_IN_GROUP = {",": "|", "}": ")"}
+
+
 @dataclass(frozen=True)
 class NamePattern(Kind):
     """A pattern of names, as Spark's file sources have it (``pathGlobFilter``) -> str."""
 
     strips: ClassVar[bool] = False
-    displayed: ClassVar[bool] = False  # most texts are patterns
+    displayed: ClassVar[bool] = False  # a password in the wrong option is a pattern, too
 
     expects = "a pattern of names with *, ?, [a-z] and {a,b}"
 
@@ -149,13 +174,24 @@ class NamePattern(Kind):
 
 
 def name_pattern(pattern: str) -> re.Pattern[str]:
-    """Return what matches whole names. The `ValueError` for a malformed pattern is a clause.
+    """Return a regular expression for whole names; raise `ValueError`, a clause, without one.
 
-    The syntax is that of Hadoop's GlobPattern: ``*``, ``?``, ``[a-z]``, ``[^a-z]``, ``{a,b}`` and a backslash before a
-    character that matches itself. A name is one text here: ``*`` also matches slashes.
+    The syntax is that of Hadoop's GlobPattern: ``*``, ``?``, ``[a-z]``, ``[^a-z]``, ``{a,b}`` and a
+    backslash before a character that matches itself. A name is one text here: ``*`` also matches
+    slashes.
     """
+    expression = _expression(pattern)
+    try:
+        return re.compile(expression, re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"a range in it is wrong ({error.msg})") from None
+
+
+def _expression(pattern: str) -> str:
+    """Return the regular expression for a pattern, as text."""
     parts: list[str] = []
-    groups, at = 0, 0
+    open_groups = 0
+    at = 0
     while at < len(pattern):
         sign = pattern[at]
         at += 1
@@ -165,40 +201,54 @@ def name_pattern(pattern: str) -> re.Pattern[str]:
             parts.append(re.escape(pattern[at]))
             at += 1
         elif sign == "[":
-            end = pattern.find("]", at + 2 if pattern[at : at + 1] in ("^", "!") else at + 1)
-            if end < 0:
-                raise ValueError("a [ is not closed")
-            inner = pattern[at:end].replace("\\", "\\\\").replace("[", "\\[")
-            parts.append(f"[{'^' + inner[1:] if inner[0] in '^!' else inner}]")
-            at = end + 1
+            characters, at = _character_class(pattern, at)
+            parts.append(characters)
         elif sign == "{":
-            groups += 1
+            open_groups += 1
             parts.append("(?:")
-        elif sign == "}" and groups:
-            groups -= 1
-            parts.append(")")
-        elif sign == "," and groups:
-            parts.append("|")
+        elif open_groups and sign in _IN_GROUP:
+            parts.append(_IN_GROUP[sign])
+            if sign == "}":
+                open_groups -= 1
         else:
-            parts.append({"*": ".*", "?": "."}.get(sign, re.escape(sign)))
-    if groups:
+            parts.append(_WILDCARDS.get(sign, re.escape(sign)))
+    if open_groups:
         raise ValueError("a { is not closed")
-    try:
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"a range in it is wrong ({error.msg})") from None
+    return "".join(parts)
+
+
+def _character_class(pattern: str, start: int) -> tuple[str, int]:
+    """Return a regular expression for ``[...]``, whose content begins at ``start``, and its end."""
+    negated = pattern[start : start + 1] in ("^", "!")
+    first = start + 1 if negated else start
+    # A ] that comes first is one of the characters.
+    end = pattern.find("]", first + 1)
+    if end < 0:
+        raise ValueError("a [ is not closed")
+    # A range may begin or end with these characters, which mean more in a regular expression.
+    characters = pattern[first:end].replace("\\", "\\\\").replace("[", "\\[")
+    sign = "^" if negated else ""
+    return f"[{sign}{characters}]", end + 1
 
 
 def list_items(value: object, what: str) -> tuple[str, ...]:
-    """Return the elements of a comma list, or of a sequence of str, without blanks around them; raise `UnfitError`."""
+    """Return the elements of a comma list, or of a sequence of str, without blanks around them.
+
+    Raises `UnfitError`, which calls the elements ``what``.
+    """
     parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+    if not isinstance(parts, Sequence):
         raise UnfitError(f"a comma list of {what}", value=None)
-    elements = tuple(part.strip() for part in parts)
-    for number, element in enumerate(elements, start=1):
-        if not element:
-            raise UnfitError(problem=f"holds an empty element (number {number}) where {what} are listed")
-    return elements
+    elements = []
+    for part in parts:
+        if not isinstance(part, str):
+            raise UnfitError(f"a comma list of {what}", value=None)
+        elements.append(part.strip())
+    if "" in elements:
+        number = elements.index("") + 1
+        problem = f"holds an empty element (number {number}) where {what} are listed"
+        raise UnfitError(problem=problem)
+    return tuple(elements)
 
 
 def _checked_element(kind: Kind, element: object, where: str) -> None:
@@ -207,19 +257,25 @@ def _checked_element(kind: Kind, element: object, where: str) -> None:
         kind._read(element)
     except ValueError as error:
         unfit = error if isinstance(error, UnfitError) else UnfitError()
-        raise UnfitError(unfit.expects or kind.expects, unfit.hint, value=element, where=where) from None
+        raise UnfitError(
+            unfit.expects or kind.expects,
+            unfit.hint,
+            value=element,
+            where=where,
+        ) from None
 
 
 def _refuse_overlaps(filters: Sequence[str]) -> None:
-    """Raise `UnfitError` if a subject can match two of the filters, of which there may be thousands."""
+    """Raise `UnfitError` if a subject can match two of the filters. There may be thousands."""
     index = FilterIndex(filters)
     for each in filters:
         other = index.overlapping(each, other=True)
         if other is not None:
-            raise UnfitError(
-                problem=f"holds {shown(each)} and {shown(other)}, which overlap: a message could match "
-                "both, and the server refuses that"
+            problem = (
+                f"holds {shown(each)} and {shown(other)}, which overlap: "
+                "a message could match both, and the server refuses that"
             )
+            raise UnfitError(problem=problem)
 
 
 @dataclass(frozen=True)
@@ -238,8 +294,9 @@ class Pair(Kind):
 class CommaList(Kind):
     """A comma list of different elements of one kind -> tuple of str.
 
-    ``what`` is what the elements are called, ``more`` describes them in the reference. ``apart``: elements are filters,
-    and no two may match the same subject, which the server refuses (error 10138).
+    ``what`` is what the elements are called, ``more`` describes them in the reference. ``apart``:
+    elements are filters, and no two may match the same subject, which the server refuses (error
+    10138).
     """
 
     element: Kind
@@ -256,8 +313,8 @@ class CommaList(Kind):
             raise UnfitError(problem="must not be empty")
         elements = list_items(value, self.what)
         seen: set[str] = set()
-        for index, element in enumerate(elements):
-            where = f" (element {index + 1})" if len(elements) > 1 else ""
+        for number, element in enumerate(elements, start=1):
+            where = f" (element {number})" if len(elements) > 1 else ""
             _checked_element(self.element, element, where)
             if element in seen:
                 raise UnfitError(problem=f"names {shown(element)} twice")
@@ -281,14 +338,9 @@ class Positions(Kind):
         if isinstance(value, str) and value.lower() in self.words:
             return value.lower()
         positions: dict[str, int] = {}
-        for index, (stream, sequence) in enumerate(self._pairs(value)):
-            _checked_element(Name("stream"), stream, f" (name {index + 1})")
-            if isinstance(sequence, (_JsonObject, Mapping)):
-                raise UnfitError(
-                    problem=f"gives {shown(stream)} partitions: a stream has one sequence, and no partitions"
-                )
-            if isinstance(sequence, bool) or not isinstance(sequence, int) or not 1 <= sequence <= INT64_MAX:
-                raise UnfitError(f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", value=sequence)
+        for number, (stream, position) in enumerate(self._pairs(value), start=1):
+            _checked_element(Name("stream"), stream, f" (name {number})")
+            sequence = _sequence(stream, position)
             if stream in positions:
                 raise UnfitError(problem=f"names {shown(stream)} twice")
             positions[stream] = sequence
@@ -303,26 +355,51 @@ class Positions(Kind):
             if value.startswith(("{", "[")):
                 return iter(_json_pairs(value))
             raise UnfitError
-        if isinstance(value, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        # Positions that were parsed before are a tuple of pairs.
+        if isinstance(value, tuple) and all(map(_is_pair, value)):
             return iter(value)
         raise UnfitError(problem="must be text or pairs of a stream and a sequence")
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
+
+
+def _sequence(stream: str, value: Any) -> int:
+    """Return the position of a stream; raise `UnfitError` for a value that is no sequence."""
+    if isinstance(value, (_JsonObject, Mapping)):
+        # Kafka's positions have this form: {"topic": {"0": 23, "1": 5}}.
+        problem = f"gives {shown(stream)} partitions: a stream has one sequence, and no partitions"
+        raise UnfitError(problem=problem)
+    is_boolean = isinstance(value, bool)  # an integer to Python, but not in JSON
+    if isinstance(value, int) and not is_boolean and 1 <= value <= INT64_MAX:
+        return value
+    raise UnfitError(f"a sequence from 1 to 2^63-1 for stream {shown(stream)}", value=value)
 
 
 class _JsonObject(list[tuple[str, object]]):
     """The members of a JSON object in their order, repeated names included."""
 
 
+def _bounded_integer(digits: str) -> int:
+    """Return the number, or 2^64, which no sequence can be, for a longer one."""
+    # `int` refuses thousands of digits with a message of its own.
+    if len(digits) > len(str(2**64)):
+        return 2**64
+    return int(digits)
+
+
 def _json_pairs(text: str) -> _JsonObject:
     try:
-        # `int` refuses thousands of digits with a message of its own; any number that long is out of range anyway.
-        document = json.loads(
-            text, object_pairs_hook=_JsonObject, parse_int=lambda digits: int(digits) if len(digits) <= 20 else 2**64
-        )
+        document = json.loads(text, object_pairs_hook=_JsonObject, parse_int=_bounded_integer)
     except json.JSONDecodeError as error:
         problem = f"is not valid JSON: {error.msg.lower()} at character {error.pos + 1}"
         raise UnfitError(problem=problem, value=text) from None
     except RecursionError:
         raise UnfitError(problem="is not valid JSON: it is nested too deeply") from None
     if not isinstance(document, _JsonObject):
-        raise UnfitError(problem='must be an object such as {"ORDERS": 1001} when it is JSON', value=text)
+        raise UnfitError(
+            problem='must be an object such as {"ORDERS": 1001} when it is JSON',
+            value=text,
+        )
     return document

@@ -2,10 +2,12 @@
 
 A kind is used in two places:
 
-- for an option, with `Kind.parse`. Spark hands every option over as text. An error repeats the value, unless the option
-  is a secret or the text looks like one (`like_a_secret`), which was given for the wrong option.
-- for a field of a pydantic model, as ``Annotated[int, Whole(1)]``. An error repeats the value. What a server sent is
-  read and not checked, because a newer server may have wider ranges and further choices.
+- for an option, with `Kind.parse`. Spark hands every option over as text. An error repeats the
+  value, unless the option is a secret or the text looks like one (`like_a_secret`), which was given
+  for the wrong option.
+- for a field of a pydantic model, as ``Annotated[int, Whole(1)]``. An error repeats the value. What
+  a server sent is read and not checked, because a newer server may have wider ranges and further
+  choices.
 
 `names` has the kinds of names and of lists. No arithmetic on times goes through floating point.
 """
@@ -77,7 +79,9 @@ def hidden(options: Mapping[str, object]) -> dict[str, SecretStr | None]:
 def _hidden(value: object) -> SecretStr | None:
     if value is None or isinstance(value, SecretStr):
         return value
-    return SecretStr(",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+    if isinstance(value, (list, tuple)):
+        return SecretStr(",".join(map(str, value)))
+    return SecretStr(str(value))
 
 
 def revealed(value: object) -> object:
@@ -88,8 +92,9 @@ def revealed(value: object) -> object:
 def unseen(work: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that handles revealed values.
 
-    The `OptionError` that it raises loses the frames it came from and the error that it was raised for, which hold
-    these values. The function's own arguments stay visible and must be hidden values.
+    The `OptionError` that it raises loses the frames it came from and the error that it was raised
+    for, which hold these values. The function's own arguments stay visible and must be hidden
+    values.
     """
 
     @functools.wraps(work)
@@ -105,47 +110,79 @@ def unseen(work: Callable[P, T]) -> Callable[P, T]:
 
 
 def like_a_secret(text: str) -> bool:
-    """Return whether a text may hold a login: a seed, a JWT, a key, a password with its name, a URL with a user."""
+    """Return whether a text may hold a login.
+
+    It may be a seed, a JWT, a key, a password with its name, or a URL with a user.
+    """
     return _LIKE_A_SECRET.search(text) is not None
 
 
 def quoted_unless_secret(text: str) -> str:
-    """Return a blank and the quoted text, to be read after a noun; "" when it looks like a secret."""
+    """Return a blank and the quoted text, to follow a noun; "" if it looks like a secret."""
     return "" if like_a_secret(text) else f" {shown(text)}"
 
 
-def did_you_mean(given: str, known: Iterable[str], cutoff: float = 0.6, *, quoted: bool = False) -> str:
+def did_you_mean(
+    given: str,
+    known: Iterable[str],
+    cutoff: float = 0.6,
+    *,
+    quoted: bool = False,
+) -> str:
     """Return the end of an error, ``; did you mean NAME``, for a name that is not known; "" when none is like it."""
     name = closest(given, known, cutoff)
-    return f"; did you mean {shown(name) if quoted else name}" if name else ""
+    if not name:
+        return ""
+    if quoted:
+        name = shown(name)
+    return f"; did you mean {name}"
 
 
 class UnfitError(ValueError):
     """A value that its kind refuses.
 
-    `expects` is what it must be, where `Kind.expects` is too general, and `hint` the end of the sentence. `value` is
-    the part that is wrong (None for one that no error may repeat), and `where` says which part, to be read after the
-    name. `problem` is the whole sentence after the name, in place of "must be ..."; a `value` beside it follows it.
+    `expects` is what it must be, where `Kind.expects` is too general, and `hint` the end of the
+    sentence. `value` is the part that is wrong (None for one that no error may repeat), and `where`
+    says which part, to be read after the name. `problem` is the whole sentence after the name, in
+    place of "must be ..."; a `value` beside it follows it.
     """
 
     def __init__(
-        self, expects: str = "", hint: str = "", *, value: object = _WHOLE_VALUE, where: str = "", problem: str = ""
+        self,
+        expects: str = "",
+        hint: str = "",
+        *,
+        value: object = _WHOLE_VALUE,
+        where: str = "",
+        problem: str = "",
     ) -> None:
         super().__init__(expects, hint, where, problem)
-        self.expects, self.hint, self.value, self.where, self.problem = expects, hint, value, where, problem
+        self.expects = expects
+        self.hint = hint
+        self.value = value
+        self.where = where
+        self.problem = problem
+
+    def repeated(self, whole: object) -> str:
+        """Return the part of the ``whole`` value that the sentence repeats, "" for none."""
+        if self.value is not _WHOLE_VALUE:
+            return "" if self.value is None else shown(self.value)
+        # A problem of its own repeats nothing by default. No error says "not None".
+        if self.problem or whole is None:
+            return ""
+        return shown(whole)
 
 
 def _sentence(error: ValueError, expects: str, value: object, *, guarded: bool) -> str:
-    """Return what is wrong, to be read after a name. With ``guarded`` nothing is repeated that looks like a secret."""
+    """Return the end of a sentence that begins with a name and says why the value is wrong.
+
+    With ``guarded`` it does not repeat a value that looks like a secret.
+    """
     unfit = error if isinstance(error, UnfitError) else UnfitError()
-    part = value
-    if unfit.value is not _WHOLE_VALUE:
-        part = unfit.value
-    elif unfit.problem:
-        part = None
+    repeated = unfit.repeated(value)
     # The whole value counts: the part after a comma may be the second half of a password.
-    withheld = part is None or (guarded and like_a_secret(str(value)))
-    repeated = "" if withheld else shown(part)
+    if guarded and like_a_secret(str(value)):
+        repeated = ""
     if unfit.problem:
         given = f" (given: {repeated})" if repeated else ""
         return f"{unfit.where} {unfit.problem}{given}"
@@ -159,8 +196,10 @@ def trusted(info: ValidationInfo) -> bool:
 
 
 def field_error(kind: str, message: str) -> PydanticCustomError:
-    """Return an error of a model's field. Its message is taken literally, but for what cannot be printed."""
-    return PydanticCustomError(kind, "{message}", {"message": message.encode(errors="backslashreplace").decode()})
+    """Return an error of a model's field with this text, and escapes for characters without UTF-8."""
+    printable = message.encode(errors="backslashreplace").decode()
+    # A template of its own, since pydantic would replace names in braces in the message.
+    return PydanticCustomError(kind, "{message}", {"message": printable})
 
 
 class Kind(ABC):
@@ -180,11 +219,13 @@ class Kind(ABC):
 
     @abstractmethod
     def _read(self, value: Any) -> Any:
-        """Return the Python value; raise `UnfitError`, or any other `ValueError`, when there is none."""
+        """Return the Python value. Raises `UnfitError`, or any other `ValueError`."""
 
     def display(self, value: Any) -> Any:
         """Return the value of an option, or None, as logs and ``repr`` may show it."""
-        return value if self.displayed or value is None else NOT_SHOWN
+        if self.displayed or value is None:
+            return value
+        return NOT_SHOWN
 
     def read(self, value: object) -> Any:
         """Return the Python value.
@@ -197,45 +238,64 @@ class Kind(ABC):
             raise ValueError(_sentence(error, self.expects, value, guarded=False).strip()) from None
 
     def parse(self, option: str, value: object) -> Any:
-        """Return the value of an option. The `OptionError` repeats a value that does not look like a secret."""
+        """Return the value of an option.
+
+        The `OptionError` repeats a value that does not look like a secret.
+        """
         given = value.strip() if self.strips and isinstance(value, str) else value
         try:
             return self._read(given)
         except ValueError as error:
             problem = _sentence(error, self.expects, given, guarded=True)
-        # Raised here, because the caught error would be its context, with frames that hold the value.
+        # Raised here, because the caught error would be its context, with frames that hold the
+        # value.
         raise OptionError(f"option {option}{problem}", option=option)
 
     def check(self, value: Any, info: ValidationInfo) -> Any:
         """Return the value of a model's field; raise the error of that field."""
         if trusted(info):
-            if isinstance(value, self.wire) and (self.wire is bool or not isinstance(value, bool)):
-                return value if isinstance(value, self.python) else self.python(value)
-            raise field_error("wrong_type", f"must be {self.expects}, not {shown(value)}")
+            return self._trusted(value)
         try:
             return self.read(value)
         except ValueError as error:
             raise field_error("wrong_value", str(error)) from None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def _trusted(self, value: Any) -> Any:
+        """Return a server's value as the Python type; raise the field's error for another type."""
+        # To Python a boolean is an integer; to a server it is none.
+        is_other_type = isinstance(value, bool) and self.wire is not bool
+        if is_other_type or not isinstance(value, self.wire):
+            raise field_error("wrong_type", f"must be {self.expects}, not {shown(value)}")
+        if isinstance(value, self.python):
+            return value
+        return self.python(value)
+
+    def __get_pydantic_core_schema__(
+        self,
+        source: Any,
+        handler: GetCoreSchemaHandler,
+    ) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(self.check)
 
 
 def text_of(value: Any) -> str:
-    """Return the text; raise `ValueError` for another type, and for halves of surrogate pairs, which UTF-8 lacks."""
+    """Return the text. Raises `ValueError` for another type, and for text without UTF-8."""
     if not isinstance(value, str):
         raise UnfitError
-    value.encode()
+    value.encode()  # halves of surrogate pairs raise `UnicodeEncodeError`
     return value
 
 
+_POWERS = {INT64_MAX: "2^63-1", UINT64_MAX: "2^64-1"}
+
+
 def _count(number: int) -> str:
-    return {INT64_MAX: "2^63-1", UINT64_MAX: "2^64-1"}.get(number, f"{number:,}")
+    return _POWERS.get(number, f"{number:,}")
 
 
 @dataclass(frozen=True)
 class Flag(Kind):
-    """``true`` or ``false`` in any case -> bool; nothing else, because a mistyped word must not mean false."""
+    """``true`` or ``false`` in any case -> bool. A mistyped word must not mean false."""
 
     python: ClassVar[type[Any]] = bool
     wire: ClassVar[type[Any]] = bool
@@ -245,14 +305,18 @@ class Flag(Kind):
     def _read(self, value: Any) -> bool:
         if isinstance(value, bool):
             return value
-        if text_of(value).lower() not in ("true", "false"):
+        word = text_of(value).lower()
+        if word not in ("true", "false"):
             raise UnfitError
-        return bool(value.lower() == "true")
+        return word == "true"
 
 
 @dataclass(frozen=True)
 class Choice(Kind):
-    """One of ``words``, in any case -> that word. With ``empty`` an empty text means the first one."""
+    """One of ``words``, in any case -> that word.
+
+    With ``empty`` an empty text means the first one.
+    """
 
     words: tuple[str, ...]
     empty: bool = False
@@ -262,9 +326,9 @@ class Choice(Kind):
         return f"{', '.join(self.words[:-1])} or {self.words[-1]}"
 
     def _read(self, value: Any) -> str:
-        word = value.strip().lower() if isinstance(value, str) else ""
         if value == "" and self.empty:
             return self.words[0]
+        word = value.strip().lower() if isinstance(value, str) else ""
         if word not in self.words:
             raise UnfitError(hint=did_you_mean(word, self.words, 0.5))
         return word
@@ -274,7 +338,8 @@ class Choice(Kind):
 class Whole(Kind):
     """A whole number from ``low`` to ``high`` -> int.
 
-    ``unlimited`` says that 0 and -1 are allowed too, and what they mean; servers store -1 for both, or nothing.
+    ``unlimited`` says that 0 and -1 are allowed too, and what they mean; servers store -1 for both,
+    or nothing.
     """
 
     low: int = 0
@@ -288,13 +353,16 @@ class Whole(Kind):
         return f"a whole number from {_count(self.low)} to {_count(self.high)}{self._or_unlimited()}"
 
     def _or_unlimited(self) -> str:
-        return f", or 0 or -1 ({self.unlimited})" if self.unlimited else ""
+        if not self.unlimited:
+            return ""
+        return f", or 0 or -1 ({self.unlimited})"
 
     def _read(self, value: Any) -> int:
         number = self._number(value)
-        if not self.low <= number <= self.high and not (self.unlimited and number in (0, -1)):
-            raise UnfitError
-        return number
+        means_unlimited = self.unlimited != "" and number in (0, -1)
+        if means_unlimited or self.low <= number <= self.high:
+            return number
+        raise UnfitError
 
     def _number(self, value: Any) -> int:
         number = integer(value.strip()) if isinstance(value, str) else value
@@ -314,7 +382,8 @@ class Size(Whole):
 
     @property
     def expects(self) -> str:
-        low, high = _short_size(self.low) or self.low, _short_size(self.high) or f"{_count(self.high)} bytes"
+        low = _short_size(self.low) or self.low
+        high = _short_size(self.high) or f"{_count(self.high)} bytes"
         return f"a size from {low} to {high} such as 65536, 512k, 8m or 1g{self._or_unlimited()}"
 
     def parse(self, option: str, value: object) -> int:
@@ -322,22 +391,26 @@ class Size(Whole):
         return int(super().parse(option, value))
 
     def _number(self, value: Any) -> Bytes:
-        is_negative = isinstance(value, str) and value.strip() == "-1"
-        return Bytes(-1) if is_negative else Bytes.of(value)
+        if isinstance(value, str) and value.strip() == "-1":
+            return Bytes(-1)
+        return Bytes.of(value)
 
 
 def _short_size(size: int) -> str:
-    """Return a size with the largest unit that it is a multiple of, as options have it; "" when there is none."""
+    """Return a size as options write it, in its largest unit; "" if it is a multiple of no unit."""
     text = str(Bytes(size))
-    return text.removesuffix("iB").lower() if text.endswith("iB") else ""
+    if not text.endswith("iB"):
+        return ""
+    return text.removesuffix("iB").lower()
 
 
 @dataclass(frozen=True)
 class Seconds(Kind):
     """``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, ``2w``, ``1y``, ``10 seconds``, ``1m 30s`` -> float seconds.
 
-    ``low`` and ``high`` are durations too. A text without unit is refused: Spark's own options disagree about whether
-    that means seconds or milliseconds. A number that is not text is taken as seconds.
+    ``low`` and ``high`` are durations too. A text without unit is refused: Spark's own options
+    disagree about whether that means seconds or milliseconds. A number that is not text is taken as
+    seconds.
     """
 
     low: str
@@ -348,22 +421,33 @@ class Seconds(Kind):
         return f"a duration from {self.low} to {self.high} such as 500ms, 30s, 5m or 2h"
 
     def _read(self, value: Any) -> float:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            seconds = Fraction(value) if abs(value) <= INT64_MAX else None
-        else:
-            seconds = duration_seconds(str(value))
-        low, high = duration_seconds(self.low), duration_seconds(self.high)
-        if seconds is None or low is None or high is None or not low <= seconds <= high:
+        seconds = _exact_seconds(value)
+        low = duration_seconds(self.low)
+        high = duration_seconds(self.high)
+        assert low is not None  # the declaration of an option has durations
+        assert high is not None
+        if seconds is None or not low <= seconds <= high:
             raise UnfitError(hint=minutes_or_months(value))
         return float(seconds)
 
 
+def _exact_seconds(value: Any) -> Fraction | None:
+    """Return the seconds of a number, or of a text with units; None for any other value."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return duration_seconds(str(value))
+    # Also false for "not a number", of which there is no fraction, nor of an infinite one.
+    if abs(value) <= INT64_MAX:
+        return Fraction(value)
+    return None
+
+
 @dataclass(frozen=True)
 class Span(Kind):
-    """A duration of at least ``low``, or 0 -> `Nanoseconds`. A number is nanoseconds, as the server has it.
+    """A duration of at least ``low``, or 0 -> `Nanoseconds`.
 
-    ``zero`` says what 0 means; empty when 0 is not allowed. ``negative``: servers store any negative number, which
-    means the same as 0. ``high`` is the longest one, if it is shorter than what a server can count.
+    A number is nanoseconds, as the server has it. ``zero`` says what 0 means; empty when 0 is not
+    allowed. ``negative``: servers store any negative number, which means the same as 0. ``high`` is
+    the longest one, if it is shorter than what a server can count.
     """
 
     low: str = "1ns"
@@ -375,10 +459,19 @@ class Span(Kind):
 
     @property
     def expects(self) -> str:
-        least = "" if self.low == "1ns" else f" of at least {self.low}"
-        least = f" from {self.low} to {self.high}" if self.high else least
-        zero = f", or {'0 or -1' if self.negative else '0'} ({self.zero})" if self.zero else ""
-        return f"a duration{least} such as 10s, 5m, 1h30m, or an integer of nanoseconds{zero}"
+        bounds = self._bounds()
+        zero = ""
+        if self.zero:
+            numbers = "0 or -1" if self.negative else "0"
+            zero = f", or {numbers} ({self.zero})"
+        return f"a duration{bounds} such as 10s, 5m, 1h30m, or an integer of nanoseconds{zero}"
+
+    def _bounds(self) -> str:
+        if self.high:
+            return f" from {self.low} to {self.high}"
+        if self.low == "1ns":
+            return ""
+        return f" of at least {self.low}"
 
     def _read(self, value: Any) -> Nanoseconds:
         try:
@@ -387,20 +480,29 @@ class Span(Kind):
             raise UnfitError(hint=minutes_or_months(value)) from None
         if abs(duration) > INT64_MAX:
             raise UnfitError(hint=_TOO_LONG)
-        is_zero = (self.zero and duration == 0) or (self.negative and duration < 0)
-        if duration < Nanoseconds.of(self.low) and not is_zero:
-            raise UnfitError
-        if self.high and duration > Nanoseconds.of(self.high):
+        if duration == 0:
+            is_allowed = self.zero != "" or self._is_within(duration)
+        elif duration < 0:
+            is_allowed = self.negative
+        else:
+            is_allowed = self._is_within(duration)
+        if not is_allowed:
             raise UnfitError
         return duration
+
+    def _is_within(self, duration: Nanoseconds) -> bool:
+        if self.high and duration > Nanoseconds.of(self.high):
+            return False
+        return duration >= Nanoseconds.of(self.low)
 
 
 @dataclass(frozen=True)
 class Time(Kind):
     """ISO-8601 with a zone, down to nanoseconds, or epoch milliseconds -> int nanoseconds since the epoch.
 
-    A time without zone is refused, because driver and executors may be in different ones. So is a number that is too
-    small for the milliseconds of any stream: it is nearly always seconds. An `int` is nanoseconds.
+    A time without zone is refused, because driver and executors may be in different ones. So is a
+    number that is too small for the milliseconds of any stream: it is nearly always seconds. An
+    `int` is nanoseconds.
     """
 
     expects = A_TIME
@@ -414,9 +516,11 @@ class Time(Kind):
 
 @dataclass(frozen=True)
 class When(Kind):
-    """A time -> `Timestamp`. Text in the form that servers write (RFC 3339) stays as it is, whatever its year and zone.
+    """A time -> `Timestamp`.
 
-    A server compares the text of times, and returns any year: the year 1 means "never" (Go's zero time).
+    Text in the form that servers write (RFC 3339) stays as it is, whatever its year and zone. A
+    server compares the text of times, and returns any year: the year 1 means "never" (Go's zero
+    time).
     """
 
     python: ClassVar[type[Any]] = Timestamp
@@ -442,11 +546,15 @@ class When(Kind):
 def _is_rfc3339(text: str) -> bool:
     """Return whether Go reads this as a time."""
     match = _RFC3339.fullmatch(text)
+    if match is None:
+        return False
+    year, month, day = map(int, match.group(1, 2, 3))
     try:
         # Python has no year 0, a leap year like 4.
-        return match is not None and bool(dt.date(int(match[1]) or 4, int(match[2]), int(match[3])))
+        dt.date(year or 4, month, day)
     except ValueError:
         return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -465,13 +573,19 @@ class Text(Kind):
 
     @property
     def expects(self) -> str:
-        return self.words or (f"a string of at most {self.most:,} bytes" if self.most else "a string")
+        if self.words:
+            return self.words
+        if self.most:
+            return f"a string of at most {self.most:,} bytes"
+        return "a string"
 
     def _read(self, value: Any) -> str:
         text = text_of(value)
         if self.required and not text.strip():
             raise UnfitError(problem="must not be empty")
-        if (self.most and len(text.encode()) > self.most) or (self.pattern and not re.fullmatch(self.pattern, text)):
+        if self.most and len(text.encode()) > self.most:
+            raise UnfitError
+        if self.pattern and not re.fullmatch(self.pattern, text):
             raise UnfitError
         return text
 
@@ -501,7 +615,9 @@ class Octets(Kind):
     expects = "base64"
 
     def _read(self, value: Any) -> bytes:
-        return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
+        if isinstance(value, bytes):
+            return value
+        return base64.b64decode(value, validate=True)
 
     def check(self, value: Any, info: ValidationInfo) -> bytes:
         """Return the bytes; a server's text is decoded as well."""
@@ -510,17 +626,29 @@ class Octets(Kind):
         except (ValueError, TypeError):
             raise field_error("wrong_value", f"must be {self.expects}") from None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        base64_text = core_schema.plain_serializer_function_ser_schema(
-            lambda octets: base64.b64encode(octets).decode(), when_used="json"
-        )
-        return core_schema.with_info_plain_validator_function(self.check, serialization=base64_text)
+    def __get_pydantic_core_schema__(
+        self,
+        source: Any,
+        handler: GetCoreSchemaHandler,
+    ) -> CoreSchema:
+        to_json = core_schema.plain_serializer_function_ser_schema(_base64_text, when_used="json")
+        return core_schema.with_info_plain_validator_function(self.check, serialization=to_json)
+
+
+def _base64_text(octets: bytes) -> str:
+    return base64.b64encode(octets).decode()
 
 
 def file_path(what: str, path: str | os.PathLike[str]) -> str:
-    """Return a path as text. Raises an `OptionError` that begins with ``what`` for a path that no file can have."""
+    """Return a path as text.
+
+    Raises an `OptionError` that begins with ``what`` for a path that no file can have.
+    """
     text = os.fspath(path)
     with contextlib.suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(text):
             return text
-    raise OptionError(f"{what} must be a path that a file can have: a character of it cannot be in one", option=what)
+    raise OptionError(
+        f"{what} must be a path that a file can have: a character of it cannot be in one",
+        option=what,
+    )
