@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, SecretStr, model_validator
@@ -10,7 +11,14 @@ from pydantic import Field, SecretStr, model_validator
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.contexts import context_options
 from spark_jetstream.options.names import Prefix
-from spark_jetstream.options.servers import ServerLogin, Servers, UserInfo, address
+from spark_jetstream.options.servers import (
+    WEB_SCHEMES,
+    ServerLogin,
+    Servers,
+    UserInfo,
+    address,
+    schemes_of,
+)
 from spark_jetstream.options.specs import (
     FORGOTTEN,
     WHAT,
@@ -34,7 +42,8 @@ _AUTHENTICATION = (
     ("nkeySeedFile", "nkeySeedSecret"),
 )
 _LOGIN_OPTIONS = frozenset(name for names in _AUTHENTICATION for name in names)
-# One option of a group, given beside a context, replaces all options of the group that come from the context.
+# One option of a group, given beside a context, replaces all options of the group that come from
+# the context.
 _GROUPS = (
     _LOGIN_OPTIONS,
     frozenset({"domain", "apiPrefix"}),
@@ -52,54 +61,86 @@ _CONTEXT = OptionSpec(
 def _both(given: frozenset[str], some: tuple[str, ...], others: tuple[str, ...]) -> None:
     """Raise `OptionError` when options of only one of the two groups are given."""
     for here, there in ((some, others), (others, some)):
-        if given.intersection(here) and not given.intersection(there):
-            name = min(given.intersection(here))
+        alone = given.intersection(here)
+        if alone and given.isdisjoint(there):
+            name = min(alone)
             raise OptionError(f"option {name} needs {' or '.join(there)} beside it", option=name)
 
 
 class ConnectionOptions(Options):
     """How to reach JetStream. Equal options share one connection in a process.
 
-    User info in a server URL becomes ``user`` and ``password``, or ``token``, and applies to all servers, those that
-    the cluster announces included; ``servers`` holds none. Of a ``context`` only its values remain.
+    User info in a server URL becomes ``user`` and ``password``, or ``token``, and applies to all
+    servers, those that the cluster announces included; ``servers`` holds none. Of a ``context``
+    only its values remain.
     """
 
     side: ClassVar[Side] = "connection"
     without_field: ClassVar[tuple[OptionSpec, ...]] = (_CONTEXT,)
 
-    servers: tuple[str, ...] = option("the servers to try, in any order", Servers(), "nats://127.0.0.1:4222")
+    servers: tuple[str, ...] = option(
+        "the servers to try, in any order",
+        Servers(),
+        "nats://127.0.0.1:4222",
+    )
     user: str | None = option("user name, together with `password`", Text(required=True))
     password: SecretStr | None = option("password, together with `user`", Secret())
     token: SecretStr | None = option("token for servers with token authentication", Secret())
     credentials_file: str | None = option("path of a `.creds` file", Text(required=True))
     credentials_secret: SecretStr | None = option("content of a `.creds` file", Secret())
     jwt_file: str | None = option(
-        "path of a file with a user JWT that is a bearer token, so that it needs no seed", Text(required=True)
+        "path of a file with a user JWT that is a bearer token, so that it needs no seed",
+        Text(required=True),
     )
     jwt_secret: SecretStr | None = option("user JWT that is a bearer token", Secret())
     nkey_seed_file: str | None = option("path of a file with a user NKey seed", Text(required=True))
     nkey_seed_secret: SecretStr | None = option("user NKey seed", Secret())
     tls_ca_file: str | None = option(
-        "path of the CA certificates (PEM) that servers are checked against", Text(required=True)
+        "path of the CA certificates (PEM) that servers are checked against",
+        Text(required=True),
     )
     tls_ca_pem: str | None = option("the CA certificates themselves", Text(required=True))
-    tls_cert_file: str | None = option("path of the client's certificate (PEM)", Text(required=True))
+    tls_cert_file: str | None = option(
+        "path of the client's certificate (PEM)",
+        Text(required=True),
+    )
     tls_cert_pem: str | None = option("the client's certificate itself", Text(required=True))
-    tls_key_file: str | None = option("path of the client's unencrypted key (PEM)", Text(required=True))
+    tls_key_file: str | None = option(
+        "path of the client's unencrypted key (PEM)",
+        Text(required=True),
+    )
     tls_key_secret: SecretStr | None = option("the client's key itself", Secret())
     tls_hostname: str | None = option(
-        "name to check servers' certificates against, when it is not the host's", Text(required=True)
+        "name to check servers' certificates against, when it is not the host's",
+        Text(required=True),
     )
-    tls_handshake_first: bool = option("start TLS before the server sends its greeting (INFO)", Flag(), "false")
+    tls_handshake_first: bool = option(
+        "start TLS before the server sends its greeting (INFO)",
+        Flag(),
+        "false",
+    )
     domain: str | None = option("JetStream domain that holds the streams", Prefix(tokens=1))
     api_prefix: str | None = option(
-        "prefix of the API's subjects, to use streams that another account exports", Prefix(), "$JS.API", value=None
+        "prefix of the API's subjects, to use streams that another account exports",
+        Prefix(),
+        "$JS.API",
+        value=None,
     )
-    inbox_prefix: str = option("prefix of the subjects on which the client receives replies", Prefix(), "_INBOX")
+    inbox_prefix: str = option(
+        "prefix of the subjects on which the client receives replies",
+        Prefix(),
+        "_INBOX",
+    )
     connect_timeout: float = option(
-        "time to connect and to log in; several servers share it until one greets", Seconds("100ms", "10m"), "10s"
+        "time to connect and to log in; several servers share it until one greets",
+        Seconds("100ms", "10m"),
+        "10s",
     )
-    request_timeout: float = option("time to wait for the answer to one request", Seconds("100ms", "10m"), "10s")
+    request_timeout: float = option(
+        "time to wait for the answer to one request",
+        Seconds("100ms", "10m"),
+        "10s",
+    )
     retry_timeout: float = option(
         "how long a task or the planner retries in an outage (restart, leader election, network cut)",
         Seconds("0s", "1d"),
@@ -108,10 +149,10 @@ class ConnectionOptions(Options):
 
     @classmethod
     def from_spark(cls, mapping: Mapping[str, object]) -> ConnectionOptions:
-        """Return the connection options in ``mapping``, and leave options of sources and sinks in it alone.
+        """Return the connection options in ``mapping``, which may hold those of a source or sink.
 
-        Names match in any case. The only files read are that of a ``context`` and those that its secret fields name.
-        Raises `OptionError`.
+        Names match in any case. The only files read are that of a ``context`` and those that its
+        secret fields name. Raises `OptionError`.
         """
         mapping = hidden(mapping)
         return cls.from_given(given_options(mapping, cls.specs))
@@ -119,7 +160,8 @@ class ConnectionOptions(Options):
     @classmethod
     def from_given(cls, given: Mapping[str, SecretStr]) -> ConnectionOptions:
         """Return the same as `from_spark`, for options by their proper names (`given_options`)."""
-        own = {spec.name: given[spec.name] for spec in cls.specs if spec.name in given}
+        names = {spec.name for spec in cls.specs}
+        own = {name: value for name, value in given.items() if name in names}
         context = own.pop("context", None)
         if context is None:
             return cls._build(cls._fields_of(own))
@@ -146,34 +188,50 @@ class ConnectionOptions(Options):
                     f"options servers, with a user in a URL, and {spec.name} are two kinds of authentication",
                     option=spec.name,
                 )
-        return {**data, **{field: value for field, value in login._asdict().items() if value is not None}}
+        return {**data, **login.given()}
 
     @model_validator(mode="after")
     def _check_authentication(self) -> ConnectionOptions:
-        given, logins = self.given(), self._logins()
+        given = self.given()
+        logins = self._logins()
         if len(logins) > 1:
-            one, other = logins[0][0], logins[1][0]
-            raise OptionError(f"options {one} and {other} are two kinds of authentication", option=one)
+            one = logins[0][0]
+            other = logins[1][0]
+            message = f"options {one} and {other} are two kinds of authentication"
+            raise OptionError(message, option=one)
         _both(given, ("user",), ("password",))
         _both(given, ("tlsCertFile", "tlsCertPem"), ("tlsKeyFile", "tlsKeySecret"))
         return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> ConnectionOptions:
-        schemes = {url.partition(":")[0] for url in self.servers}
-        given = self.given() if self.tls_handshake_first else self.given() - {"tlsHandshakeFirst"}
-        tls = [spec.name for spec in self.specs if spec.name.startswith("tls") and spec.name in given]
+        schemes = schemes_of(self.servers)
+        tls = self._tls_options()
+        # Servers are all WebSocket servers, or none of them is (`Servers`).
+        if not tls or schemes.isdisjoint(WEB_SCHEMES):
+            return self
         for name in ("tlsHostname", "tlsHandshakeFirst"):
-            if name in tls and schemes & {"ws", "wss"}:
-                raise OptionError(f"option {name} does not work with ws:// and wss:// URLs", option=name)
-        if schemes == {"ws"} and tls:
-            raise OptionError(f"option {tls[0]} has no effect with ws:// URLs; use wss://", option=tls[0])
+            if name in tls:
+                message = f"option {name} does not work with ws:// and wss:// URLs"
+                raise OptionError(message, option=name)
+        if schemes == {"ws"}:
+            message = f"option {tls[0]} has no effect with ws:// URLs; use wss://"
+            raise OptionError(message, option=tls[0])
         return self
+
+    def _tls_options(self) -> list[str]:
+        """Return the names of the options that ask for TLS, in the order of the reference."""
+        given = self.given()
+        if not self.tls_handshake_first:
+            given -= {"tlsHandshakeFirst"}  # given as false
+        tls = [spec.name for spec in self.specs if spec.name.startswith("tls")]
+        return [name for name in tls if name in given]
 
     def _logins(self) -> list[list[str]]:
         """Return the options for authentication that are given, by kind."""
         given = self.given()
-        return [names for kind in _AUTHENTICATION if (names := [name for name in kind if name in given])]
+        by_kind = [[name for name in kind if name in given] for kind in _AUTHENTICATION]
+        return [names for names in by_kind if names]
 
     @property
     def api_prefix_resolved(self) -> str:
@@ -184,10 +242,11 @@ class ConnectionOptions(Options):
 
     @property
     def requires_tls(self) -> bool:
-        """Whether the options ask for encryption, so that an unencrypted connection must be refused."""
-        tls = (self.tls_ca_file, self.tls_ca_pem, self.tls_cert_file, self.tls_cert_pem, self.tls_hostname)
-        secure = any(url.startswith(("tls:", "wss:")) for url in self.servers)
-        return secure or self.tls_handshake_first or any(item is not None for item in tls)
+        """Whether the options ask for encryption: an unencrypted connection must be refused."""
+        if self.tls_handshake_first or schemes_of(self.servers) & {"tls", "wss"}:
+            return True
+        certificates = (self.tls_ca_file, self.tls_ca_pem, self.tls_cert_file, self.tls_cert_pem)
+        return any(value is not None for value in (*certificates, self.tls_hostname))
 
     @property
     def display_servers(self) -> str:
@@ -197,10 +256,11 @@ class ConnectionOptions(Options):
     @property
     def authentication_options(self) -> str:
         """The names of the options for authentication that are given, for an error."""
-        names = [name for login in self._logins() for name in login]
+        names = list(chain.from_iterable(self._logins()))
         if not names:
             return "no option for authentication is set"
-        return f"{'option' if len(names) == 1 else 'options'} {' and '.join(names)}"
+        noun = "option" if len(names) == 1 else "options"
+        return f"{noun} {' and '.join(names)}"
 
 
 class SideOptions(Options):
@@ -211,10 +271,10 @@ class SideOptions(Options):
 
     @classmethod
     def from_spark(cls: type[Sides], mapping: Mapping[str, object], *, streaming: bool) -> Sides:
-        """Return the options, ``connection`` included, for a stream or for a batch. Names match in any case.
+        """Return the options, ``connection`` included, for a stream or for a batch.
 
-        The path that Spark's load(), save() or start() was called with stands for option ``stream``. Raises
-        `OptionError`; unknown names come first.
+        Names match in any case. The path that Spark's load(), save() or start() was called with
+        stands for option ``stream``. Raises `OptionError`; unknown names come first.
         """
         mapping = hidden(mapping)
         given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
@@ -227,7 +287,9 @@ class SideOptions(Options):
             raise OptionError(FORGOTTEN, option="stream")
         connection = ConnectionOptions.from_given(given)
         try:
-            return cls._build({**cls._fields_of(given), "streaming": streaming, "connection": connection})
+            return cls._build(
+                {**cls._fields_of(given), "streaming": streaming, "connection": connection},
+            )
         except OptionError as error:
             if path is None or error.option != "stream":
                 raise
@@ -235,21 +297,32 @@ class SideOptions(Options):
         raise problem
 
     def _refuse_with_bucket(self, key_value: Mapping[str, str], objects: Mapping[str, str]) -> str:
-        """Refuse options that mean nothing with the given kind of bucket; return the option that names it, or ""."""
+        """Return the option that names a bucket, or "". Refuse options without a meaning for it."""
         given = self.given()
-        for kind, refused in (("bucket", key_value), ("objectBucket", objects)):
-            if kind in given:
-                for name, reason in refused.items():
-                    if name in given:
-                        raise OptionError(f"option {name} has no meaning with {kind}: {reason}", option=name)
-                return kind
-        return ""
+        if "bucket" in given:
+            kind = "bucket"
+            refused = key_value
+        elif "objectBucket" in given:
+            kind = "objectBucket"
+            refused = objects
+        else:
+            return ""
+        for name, reason in refused.items():
+            if name in given:
+                message = f"option {name} has no meaning with {kind}: {reason}"
+                raise OptionError(message, option=name)
+        return kind
 
 
-def _path(mapping: Mapping[str, SecretStr | None], given: Container[str], call: str) -> SecretStr | None:
+def _path(
+    mapping: Mapping[str, SecretStr | None],
+    given: Container[str],
+    call: str,
+) -> SecretStr | None:
     """Return the path that Spark hands over as an option, None if there is none.
 
-    Raises `OptionError` for several paths, and for a path beside an option that names what to read or to write.
+    Raises `OptionError` for several paths, and for a path beside an option that names what to read
+    or to write.
     """
     keys = {key.lower(): value for key, value in mapping.items()}
     if keys.get("paths") is not None:
@@ -257,7 +330,8 @@ def _path(mapping: Mapping[str, SecretStr | None], given: Container[str], call: 
             'load() takes one path, the name of a stream: write several streams as one text, load("ORDERS,RETURNS")',
             option="stream",
         )
-    if keys.get("path") is None or "location" in keys:  # both are the folder of a table, in CREATE TABLE
+    # CREATE TABLE hands over both: there they are the folder of the table.
+    if keys.get("path") is None or "location" in keys:
         return None
     for name in WHAT:
         if name in given:
@@ -274,10 +348,20 @@ def _login(servers: object) -> UserInfo | None:
     return login
 
 
-def beside(own: Mapping[str, SecretStr], context: Mapping[str, SecretStr | None]) -> dict[str, SecretStr]:
-    """Return what remains of a context's options, or of others that may be overridden, beside those the user gave."""
-    given = set(own)
+def beside(
+    own: Mapping[str, SecretStr],
+    context: Mapping[str, SecretStr | None],
+) -> dict[str, SecretStr]:
+    """Return the inherited options, such as those of a context, that the ``own`` leave in force."""
+    dropped = set(own)
     if "servers" in own and _login(own["servers"]) is not None:
-        given.add("user")
-    dropped = {name for group in _GROUPS if given & group for name in group} | given
-    return {name: text for name, text in context.items() if text is not None and name not in dropped}
+        dropped.add("user")  # a user in a URL, which replaces any login of the context
+    for group in _GROUPS:
+        # The groups have no option in common.
+        if dropped & group:
+            dropped |= group
+    kept = {}
+    for name, value in context.items():
+        if value is not None and name not in dropped:
+            kept[name] = value
+    return kept
