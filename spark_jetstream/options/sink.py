@@ -1,4 +1,4 @@
-"""The options of a sink: where rows go, how often at most, and what happens to those that are refused."""
+"""The options of a sink: where rows go, how often at most, and what happens to refused ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from pydantic import model_validator
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
 from spark_jetstream.options.names import Identifier, Name, PublishSubject
-from spark_jetstream.options.specs import ENSURE_STREAM, NOT_MADE, ON_CONFLICT, OnConflict, Side, option
+from spark_jetstream.options.specs import (
+    ENSURE_STREAM,
+    NOT_MADE,
+    ON_CONFLICT,
+    OnConflict,
+    Side,
+    option,
+)
 from spark_jetstream.options.values import Choice, Seconds, Whole
 from spark_jetstream.protocol.units import shown
 
@@ -42,45 +49,60 @@ class SinkOptions(SideOptions):
 
     side: ClassVar[Side] = "sink"
 
-    subject: str | None = option("publish every row to this subject; wins over column `subject`", PublishSubject())
+    subject: str | None = option(
+        "publish every row to this subject; wins over column `subject`",
+        PublishSubject(),
+    )
     stream: str | None = option(
         "the only stream that may store the rows, or the path of `save()` or `start()` in its place",
         Name("stream", single=True),
     )
     delivery: Delivery = option(
-        "how often a row may be stored when a task or query runs again after a failure: at least once, once within the "
-        "stream's duplicate window, or once",
+        "how often a row may be stored when a task or query runs again after a failure: at least "
+        "once, once within the stream's duplicate window, or once",
         Choice(get_args(Delivery)),
         "deduplicated",
     )
     message_ids: MessageIds = option(
-        "which rows of a write or micro-batch are one row when a task or query runs again: `position` tells equal rows "
-        "apart by the message they were read from (columns `stream` and `sequence`), or by their partition; `content` "
-        "stores equal rows once, and is for rows that are distinct in any case",
+        "which rows of a write or micro-batch are one row when a task or query runs again: "
+        "`position` tells equal rows apart by the message they were read from (columns `stream` "
+        "and `sequence`), or by their partition; `content` stores equal rows once, and is for rows "
+        "that are distinct in any case",
         Choice(get_args(MessageIds)),
         "position",
     )
     max_in_flight: int = option(
-        "most messages of one task that are sent and not yet acknowledged", Whole(1, 100_000), "8000"
+        "most messages of one task that are sent and not yet acknowledged",
+        Whole(1, 100_000),
+        "8000",
     )
     ack_timeout: float = option(
-        "time to wait for a message's acknowledgement before it is sent again", Seconds("100ms", "10m"), "10s"
+        "time to wait for a message's acknowledgement before it is sent again",
+        Seconds("100ms", "10m"),
+        "10s",
     )
-    max_retries: int = option("how often a message is sent again before the task fails", Whole(0, 1000), "5")
+    max_retries: int = option(
+        "how often a message is sent again before the task fails",
+        Whole(0, 1000),
+        "5",
+    )
     dead_letter_subject: str | None = option(
-        "publish rows that can never be stored to this subject; without it such a row fails the task", PublishSubject()
+        "publish rows that can never be stored to this subject; without it such a row fails the task",
+        PublishSubject(),
     )
     server_headers: ServerHeaders = option(
-        "if column `headers` holds `Nats-Schedule*`, `Nats-Rollup` or `Nats-Incr`, on which the server acts: `error` "
-        "fails the write, `drop` stores the rows without these headers",
+        "if column `headers` holds `Nats-Schedule*`, `Nats-Rollup` or `Nats-Incr`, on which the "
+        "server acts: `error` fails the write, `drop` stores the rows without these headers",
         Choice(get_args(ServerHeaders)),
         "error",
     )
     bucket: str | None = option(
-        "the Key-Value bucket that rows are written to: columns `key`, `value`", Identifier(252)
+        "the Key-Value bucket that rows are written to: columns `key`, `value`",
+        Identifier(252),
     )
     object_bucket: str | None = option(
-        "the Object Store bucket that rows are written to: columns `name`, `content`", Identifier(251)
+        "the Object Store bucket that rows are written to: columns `name`, `content`",
+        Identifier(251),
     )
     write_id: str | None = option(
         "name of this write; message ids contain it, so a failed write can run again under the same name",
@@ -93,10 +115,13 @@ class SinkOptions(SideOptions):
 
     @model_validator(mode="after")
     def _check_together(self) -> SinkOptions:
-        if self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS) and self.delivery == "exactly-once":
+        bucket = self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        # `_NOT_FOR_OBJECTS` has delivery: the bucket is a Key-Value bucket.
+        if bucket and self.delivery == "exactly-once":
             raise OptionError(
-                "option delivery cannot be exactly-once with bucket: a bucket forgets revisions, and with them what is "
-                "stored already; writing a row again only makes one more revision with the same value",
+                "option delivery cannot be exactly-once with bucket: a bucket forgets revisions, "
+                "and with them what is stored already; writing a row again only makes one more "
+                "revision with the same value",
                 option="delivery",
             )
         if self.dead_letter_subject is not None and self.dead_letter_subject == self.subject:
@@ -104,15 +129,21 @@ class SinkOptions(SideOptions):
                 f"option deadLetterSubject must differ from subject, and both are {shown(self.subject)}",
                 option="deadLetterSubject",
             )
-        if self.message_ids != "position" and self.delivery == "at-least-once":
+        if self.delivery == "at-least-once":
+            self._refuse_ids()
+        return self
+
+    def _refuse_ids(self) -> None:
+        """Refuse options about message ids."""
+        if self.message_ids != "position":
             raise OptionError(
-                f"option messageIds has no meaning with delivery at-least-once, which gives messages no ids: remove "
-                f"messageIds={self.message_ids}, or set delivery to deduplicated",
+                "option messageIds has no meaning with delivery at-least-once, "
+                f"which gives messages no ids: remove messageIds={self.message_ids}, "
+                "or set delivery to deduplicated",
                 option="messageIds",
             )
-        if self.write_id is not None and self.delivery == "at-least-once":
+        if self.write_id is not None:
             raise OptionError(
                 "option writeId has no meaning with delivery at-least-once, which gives messages no ids",
                 option="writeId",
             )
-        return self

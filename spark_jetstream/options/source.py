@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from spark_jetstream.errors import OptionError
 from spark_jetstream.options.connection import SideOptions
-from spark_jetstream.options.names import CommaList, Identifier, KeyFilter, Name, NamePattern, Pair, Positions, Subject
+from spark_jetstream.options.names import (
+    CommaList,
+    Identifier,
+    KeyFilter,
+    Name,
+    NamePattern,
+    Pair,
+    Positions,
+    Subject,
+)
 from spark_jetstream.options.specs import (
     ENSURE_STREAM,
     NOT_MADE,
@@ -47,11 +57,22 @@ _NOT_FOR_OBJECTS = {
     "counters": "counters are in a stream",
     "ensureStream": NOT_MADE.format("object"),
 }
-_OF_BATCH: dict[str, Any] = {"only": "batch", "instead": "stop the query, or use trigger(availableNow=True)"}
-_OF_STREAM: dict[str, Any] = {"only": "stream", "instead": "bound a batch with endingOffsets or endingTimestamp"}
-_WAITING: dict[str, Any] = {"only": "stream", "instead": "a batch reads what is there when it starts"}
+_OF_BATCH: dict[str, Any] = {
+    "only": "batch",
+    "instead": "stop the query, or use trigger(availableNow=True)",
+}
+_OF_STREAM: dict[str, Any] = {
+    "only": "stream",
+    "instead": "bound a batch with endingOffsets or endingTimestamp",
+}
+_WAITING: dict[str, Any] = {
+    "only": "stream",
+    "instead": "a batch reads what is there when it starts",
+}
 _TABLE: dict[str, Any] = {"only": "batch", "instead": "read one as a batch, with spark.read"}
 _POSITIONS = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
+#: The history behind a table, by the option that asks for the table.
+_KEPT = {"bucket": "revisions", "counters": "changes"}
 
 Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 
@@ -59,25 +80,26 @@ Bound = Literal["earliest", "latest"] | tuple[tuple[str, int], ...]
 class SourceOptions(SideOptions):
     """What to read, from where to where, and in what portions.
 
-    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for each of ``streams`` (or
-    for the bucket) and sorted by name: the first sequence to read, and the first not to read. ``subjects`` is empty
-    when nothing is filtered. Just one of ``streams``, ``bucket``, ``object_bucket`` and ``dead_letters_of`` is set,
-    and `read_streams` are the streams of any of them; or else the streams are found on the server, by
-    ``stream_pattern``, ``stream_metadata`` or both.
+    ``starting_offsets`` and ``ending_offsets`` are a word, or (stream, sequence) pairs, one for
+    each of ``streams`` (or for the bucket) and sorted by name: the first sequence to read, and the
+    first not to read. ``subjects`` is empty when nothing is filtered. Just one of ``streams``,
+    ``bucket``, ``object_bucket`` and ``dead_letters_of`` is set, and `read_streams` are the streams
+    of any of them; or else the streams are found on the server, by ``stream_pattern``,
+    ``stream_metadata`` or both.
     """
 
     side: ClassVar[Side] = "source"
 
     streams: tuple[str, ...] = option(
-        "the streams to read, or the path of `load()` in its place; this, `streamPattern`, `streamMetadata`, `bucket`, "
-        "`objectBucket` or `deadLettersOf` is required",
+        "the streams to read, or the path of `load()` in its place; this, `streamPattern`, "
+        "`streamMetadata`, `bucket`, `objectBucket` or `deadLettersOf` is required",
         CommaList(Name("stream"), "stream names"),
         name="stream",
         value=(),
     )
     stream_pattern: str | None = option(
-        "read all streams whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; a streaming query also "
-        "reads later ones",
+        "read all streams whose names match this pattern with `*`, `?`, `[a-z]` and `{a,b}`; a "
+        "streaming query also reads later ones",
         NamePattern(),
     )
     stream_metadata: tuple[str, ...] = option(
@@ -91,9 +113,9 @@ class SourceOptions(SideOptions):
         value=(),
     )
     read_with: ReadWith = option(
-        "`consumer`: each task creates a pull consumer; `direct`: each task sends batched Direct Gets and creates no "
-        "consumer (the stream must have `allow_direct`); `auto`: Direct Gets for small tasks on a cluster, if stream "
-        "and account allow them, else consumers",
+        "`consumer`: each task creates a pull consumer; `direct`: each task sends batched Direct "
+        "Gets and creates no consumer (the stream must have `allow_direct`); `auto`: Direct Gets "
+        "for small tasks on a cluster, if stream and account allow them, else consumers",
         Choice(("auto", "consumer", "direct")),
         "auto",
     )
@@ -108,33 +130,68 @@ class SourceOptions(SideOptions):
         Positions(("earliest", "latest")),
         "earliest",
     )
-    starting_timestamp: int | None = option("time from which on to read; wins over `startingOffsets`", Time())
+    starting_timestamp: int | None = option(
+        "time from which on to read; wins over `startingOffsets`",
+        Time(),
+    )
     ending_offsets: Bound = option(
-        "stop before this sequence of each stream", Positions(("latest",)), "latest", **_OF_BATCH
+        "stop before this sequence of each stream",
+        Positions(("latest",)),
+        "latest",
+        **_OF_BATCH,
     )
-    ending_timestamp: int | None = option("read only messages stored before this time", Time(), **_OF_BATCH)
+    ending_timestamp: int | None = option(
+        "read only messages stored before this time",
+        Time(),
+        **_OF_BATCH,
+    )
     fail_on_data_loss: bool = option(
-        "fail if messages to be read are gone; `false` logs which are missing and continues", Flag(), "true"
+        "fail if messages to be read are gone; `false` logs which are missing and continues",
+        Flag(),
+        "true",
     )
-    max_messages_per_trigger: int | None = option("most matching messages of one micro-batch", Whole(1), **_OF_STREAM)
-    max_bytes_per_trigger: int | None = option("most bytes of one micro-batch", Size(1, 1 << 50), **_OF_STREAM)
-    min_messages_per_trigger: int | None = option("wait until this many messages match", Whole(1), **_WAITING)
+    max_messages_per_trigger: int | None = option(
+        "most matching messages of one micro-batch",
+        Whole(1),
+        **_OF_STREAM,
+    )
+    max_bytes_per_trigger: int | None = option(
+        "most bytes of one micro-batch",
+        Size(1, 1 << 50),
+        **_OF_STREAM,
+    )
+    min_messages_per_trigger: int | None = option(
+        "wait until this many messages match",
+        Whole(1),
+        **_WAITING,
+    )
     max_trigger_delay: float = option(
-        "the longest time that `minMessagesPerTrigger` may hold messages back", Seconds("1ms", "30d"), "15m", **_WAITING
+        "the longest time that `minMessagesPerTrigger` may hold messages back",
+        Seconds("1ms", "30d"),
+        "15m",
+        **_WAITING,
     )
     min_partitions: int = option(
         "at least this many tasks for all streams of a micro-batch, if there are that many messages",
         Whole(1, 100_000),
         "1",
     )
-    max_messages_per_partition: int = option("most matching messages of one task", Whole(1), "50000")
+    max_messages_per_partition: int = option(
+        "most matching messages of one task",
+        Whole(1),
+        "50000",
+    )
     fetch_batch: int = option("most messages of one pull request", Whole(1, 100_000), "20000")
     fetch_max_bytes: int = option("most bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
     fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
-    include_headers: bool = option("`false` leaves `headers` null and skips decoding them", Flag(), "true")
+    include_headers: bool = option(
+        "`false` leaves `headers` null and skips decoding them",
+        Flag(),
+        "true",
+    )
     counters: bool = option(
-        "`true` reads streams of counters (`allow_msg_counter`): a batch reads the value of each, a streaming query "
-        "each change",
+        "`true` reads streams of counters (`allow_msg_counter`): a batch reads the value of each, "
+        "a streaming query each change",
         Flag(),
         "false",
     )
@@ -153,8 +210,8 @@ class SourceOptions(SideOptions):
         value=(),
     )
     history: bool = option(
-        "`true` reads every revision that the bucket keeps, not only the latest of each key, or every change of a "
-        "counter; needs `bucket` or `counters`",
+        "`true` reads every revision that the bucket keeps, not only the latest of each key, or "
+        "every change of a counter; needs `bucket` or `counters`",
         Flag(),
         "false",
         "batch",
@@ -166,7 +223,9 @@ class SourceOptions(SideOptions):
         **_TABLE,
     )
     as_of_timestamp: int | None = option(
-        "read the table of `bucket` as it was at this time, before the first revision stored after it", Time(), **_TABLE
+        "read the table of `bucket` as it was at this time, before the first revision stored after it",
+        Time(),
+        **_TABLE,
     )
     object_bucket: str | None = option(
         "the Object Store bucket to read; a streaming query also reads later objects",
@@ -177,7 +236,9 @@ class SourceOptions(SideOptions):
         NamePattern(),
     )
     content_off: bool = option(
-        "`true` leaves `content` null and reads no chunks; needs `objectBucket`", Flag(), "false"
+        "`true` leaves `content` null and reads no chunks; needs `objectBucket`",
+        Flag(),
+        "false",
     )
     ensure_stream: str | None = ENSURE_STREAM
     ensure_stream_on_conflict: OnConflict = ON_CONFLICT
@@ -202,9 +263,11 @@ class SourceOptions(SideOptions):
         """The streams to read; that of a bucket has a name made of the bucket's (ADR-8, ADR-20)."""
         if self.bucket is not None:
             return (f"KV_{self.bucket}",)
+        if self.object_bucket is not None:
+            return (f"OBJ_{self.object_bucket}",)
         if self.dead_letters_of is not None:
             return (dead_letter_stream(self.dead_letters_of),)
-        return self.streams if self.object_bucket is None else (f"OBJ_{self.object_bucket}",)
+        return self.streams
 
     def named(self, stream: str) -> str:
         """Return what the user calls one of `read_streams`."""
@@ -213,56 +276,80 @@ class SourceOptions(SideOptions):
     @property
     def table(self) -> bool:
         """Whether a bucket or counters are read as they are now, and not by their changes."""
-        keyed = self.bucket is not None or self.counters
-        return not self.streaming and (self.object_bucket is not None or (keyed and not self.history))
+        if self.streaming:
+            return False
+        if self.object_bucket is not None:
+            return True
+        has_keys = self.bucket is not None or self.counters
+        return has_keys and not self.history
 
     @property
     def as_of(self) -> str | None:
         """The name of the option that asks for a bucket's table as it was, None if none does."""
-        return next((name for name in ("asOfRevision", "asOfTimestamp") if name in self.given()), None)
+        return next(
+            (name for name in ("asOfRevision", "asOfTimestamp") if name in self.given()),
+            None,
+        )
 
     @property
     def row_columns(self) -> tuple[Column, ...]:
-        """The columns that there are."""
-        kinds = {
-            "bucket": TABLE_COLUMNS if self.table else BUCKET_COLUMNS,
-            "objectBucket": LISTED_COLUMNS if self.content_off else OBJECT_COLUMNS,
-            "deadLettersOf": DEAD_LETTER_COLUMNS,
-        }
-        return kinds.get(self.chosen_by, COUNTER_COLUMNS if self.counters else COLUMNS)
+        """All columns that a row can have."""
+        if self.bucket is not None:
+            return TABLE_COLUMNS if self.table else BUCKET_COLUMNS
+        if self.object_bucket is not None:
+            return LISTED_COLUMNS if self.content_off else OBJECT_COLUMNS
+        if self.dead_letters_of is not None:
+            return DEAD_LETTER_COLUMNS
+        if self.counters:
+            return COUNTER_COLUMNS
+        return COLUMNS
 
     @model_validator(mode="after")
     def _check_kind(self) -> SourceOptions:
         given = self.given()
         if given.isdisjoint(WHAT):
             raise OptionError(NOTHING_TO_READ, option="stream")
-        kind = self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        bucket = self._refuse_with_bucket(_NOT_FOR_BUCKETS, _NOT_FOR_OBJECTS)
+        self._check_history(bucket)
+        if self.counters and "includeHeaders" in given:
+            raise OptionError(
+                "option includeHeaders has no meaning with counters: its rows have no headers",
+                option="includeHeaders",
+            )
+        if self.table:
+            self._refuse_positions("counters" if self.counters else bucket)
+        return self
+
+    def _check_history(self, bucket: str) -> None:
         if self.as_of is not None and self.history:
             raise OptionError(
                 f"options history and {self.as_of} exclude each other: {self.as_of} reads a table, not its revisions",
                 option=self.as_of,
             )
-        if self.counters:
-            kind = "counters"
-            if "includeHeaders" in given:
-                raise OptionError(
-                    "option includeHeaders has no meaning with counters: its rows have no headers",
-                    option="includeHeaders",
-                )
-        elif self.history and not kind:
-            raise OptionError("option history has no meaning without bucket or counters", option="history")
-        if not kind or not self.table:
-            return self
-        kept = {"bucket": "revisions", "counters": "changes"}.get(kind)
-        also = ("minPartitions", "maxMessagesPerPartition") if kept else ()
-        for name in (*_POSITIONS, *also):
-            if name in given:
-                hint = f"; history=true reads its {kept}" if kept else ""
+        # Given as false, history needs no bucket: `NEEDED` refuses the option alone.
+        if self.history and not bucket and not self.counters:
+            raise OptionError(
+                "option history has no meaning without bucket or counters",
+                option="history",
+            )
+
+    def _refuse_positions(self, kind: str) -> None:
+        """Refuse options that divide a read, for a table, which is read as a whole.
+
+        ``kind`` is the option that asks for it.
+        """
+        refused: tuple[str, ...] = _POSITIONS
+        hint = ""
+        if kind in _KEPT:
+            # Objects have no history, and are distributed over tasks.
+            refused = (*_POSITIONS, "minPartitions", "maxMessagesPerPartition")
+            hint = f"; history=true reads its {_KEPT[kind]}"
+        for name in refused:
+            if name in self.given():
                 raise OptionError(
                     f"option {name} has no meaning for a batch with {kind}, which is read as a whole{hint}",
                     option=name,
                 )
-        return self
 
     @model_validator(mode="after")
     def _check_positions(self) -> SourceOptions:
@@ -271,51 +358,69 @@ class SourceOptions(SideOptions):
                 "option startingOffsets cannot be latest in a batch read: nothing would be read",
                 option="startingOffsets",
             )
-        start = self._check_streams("startingOffsets", self.starting_offsets)
-        end = self._check_streams("endingOffsets", self.ending_offsets)
-        if self.starting_timestamp is not None:
-            if self.ending_timestamp is not None and self.ending_timestamp < self.starting_timestamp:
-                start_text, end_text = rfc3339(self.starting_timestamp), rfc3339(self.ending_timestamp)
-                raise OptionError(
-                    f"option endingTimestamp ({end_text}) is before startingTimestamp ({start_text})",
-                    option="endingTimestamp",
-                )
-            return self
-        for stream, first in start.items():
-            if end.get(stream, first) < first:
-                raise OptionError(
-                    f'option endingOffsets stops "{stream}" before {end[stream]}, '
-                    f"but startingOffsets begins at {first}",
-                    option="endingOffsets",
-                )
+        start = self._sequences("startingOffsets", self.starting_offsets)
+        end = self._sequences("endingOffsets", self.ending_offsets)
+        if self.starting_timestamp is None:
+            _check_order(start, end)
+        else:
+            self._check_times(self.starting_timestamp)
         return self
 
-    def _check_streams(self, option: str, positions: Bound) -> dict[str, int]:
+    def _check_times(self, start: int) -> None:
+        """Refuse an end before the start. The time of an end says nothing about its sequence."""
+        end = self.ending_timestamp
+        if end is not None and end < start:
+            raise OptionError(
+                f"option endingTimestamp ({rfc3339(end)}) is before startingTimestamp ({rfc3339(start)})",
+                option="endingTimestamp",
+            )
+
+    def _sequences(self, option: str, positions: Bound) -> dict[str, int]:
+        """Return the sequences that an option gives for the streams; none if it gives a word.
+
+        Raises `OptionError` unless it names the same streams as the option that chooses them.
+        """
         if isinstance(positions, str):
             return {}
-        sequences, kind = dict(positions), self.chosen_by
+        sequences = dict(positions)
+        chosen_by = self.chosen_by
         if self.finds_streams:
             raise OptionError(
-                f"option {option} cannot name streams beside {kind}, which finds them: begin at earliest or latest, or "
-                "at a time",
+                f"option {option} cannot name streams beside {chosen_by}, which finds them: "
+                "begin at earliest or latest, or at a time",
                 option=option,
             )
-        what = "bucket" if self.of_bucket else "stream"
+        noun = "bucket" if self.of_bucket else "stream"
         named = [self.named(stream) for stream in self.read_streams]
         for name in sequences:
             if name not in named:
-                raise OptionError(f'option {option} names {what} "{name}", which option {kind} does not', option=option)
+                raise OptionError(
+                    f'option {option} names {noun} "{name}", which option {chosen_by} does not',
+                    option=option,
+                )
         for name in named:
             if name not in sequences:
-                raise OptionError(f'option {option} gives no sequence for {what} "{name}"', option=option)
+                message = f'option {option} gives no sequence for {noun} "{name}"'
+                raise OptionError(message, option=option)
         return sequences
 
     @model_validator(mode="after")
     def _check_portions(self) -> SourceOptions:
-        least, most = self.min_messages_per_trigger, self.max_messages_per_trigger
+        least = self.min_messages_per_trigger
+        most = self.max_messages_per_trigger
         if least is not None and most is not None and least > most:
             raise OptionError(
                 f"option minMessagesPerTrigger ({least}) is larger than maxMessagesPerTrigger ({most})",
                 option="minMessagesPerTrigger",
             )
         return self
+
+
+def _check_order(start: Mapping[str, int], end: Mapping[str, int]) -> None:
+    """Refuse an end before the start of the same stream."""
+    for stream, first in start.items():
+        if end.get(stream, first) < first:
+            raise OptionError(
+                f'option endingOffsets stops "{stream}" before {end[stream]}, but startingOffsets begins at {first}',
+                option="endingOffsets",
+            )
