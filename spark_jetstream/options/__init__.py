@@ -1,10 +1,12 @@
 """Options, parsed once into frozen models.
 
-All are made with ``from_spark`` from what Spark hands over, on the driver; they are hashable, pickle to the executors,
-and hold Python values: durations in seconds (float), sizes in bytes, times in nanoseconds since the epoch.
+All are made with ``from_spark`` from what Spark hands over, on the driver; they are hashable,
+pickle to the executors, and hold Python values: durations in seconds (float), sizes in bytes, times
+in nanoseconds since the epoch.
 
-Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error (nor anything
-reachable from it) nor a ``repr`` holds the value of a secret option or the user info of a URL.
+Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error
+(nor anything reachable from it) nor a ``repr`` holds the value of a secret option or the user info
+of a URL.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ __all__ = ["ConnectionOptions", "Delivery", "SinkOptions", "SourceOptions"]
 def __getattr__(name: str) -> Any:
     """Import the models when one is asked for: a command needs neither pyarrow nor pydantic.
 
-    All of them, because a model must know which options are those of another one (`specs.Options.sides`).
+    All of them, because a model must know which options are those of another one
+    (`specs.Options.sides`).
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,7 @@
-"""What errors of a connection say about options. `client` and `streams` take these words, and name no option. Pure."""
+"""What errors of a connection say about options.
+
+`client` and `streams` take these words, and name no option. Pure.
+"""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ class CommaList(Kind):
 
 @dataclass(frozen=True)
 class Positions(Kind):
-    """One of ``words``, or JSON like ``{"ORDERS": 1001}`` -> the word, or sorted (stream, sequence) pairs."""
+    """A word, or JSON like ``{"ORDERS": 1001}`` -> the word, or sorted (stream, sequence) pairs."""
 
     words: tuple[str, ...]
 

@@ -129,7 +129,7 @@ def did_you_mean(
     *,
     quoted: bool = False,
 ) -> str:
-    """Return the end of an error, ``; did you mean NAME``, for a name that is not known; "" when none is like it."""
+    """Return ``; did you mean NAME``, the end of an error; "" if no known name is similar."""
     name = closest(given, known, cutoff)
     if not name:
         return ""
@@ -196,7 +196,7 @@ def trusted(info: ValidationInfo) -> bool:
 
 
 def field_error(kind: str, message: str) -> PydanticCustomError:
-    """Return an error of a model's field with this text, and escapes for characters without UTF-8."""
+    """Return an error of a model's field with this text; escape characters without UTF-8."""
     printable = message.encode(errors="backslashreplace").decode()
     # A template of its own, since pydantic would replace names in braces in the message.
     return PydanticCustomError(kind, "{message}", {"message": printable})
@@ -350,7 +350,8 @@ class Whole(Kind):
 
     @property
     def expects(self) -> str:
-        return f"a whole number from {_count(self.low)} to {_count(self.high)}{self._or_unlimited()}"
+        bounds = f"from {_count(self.low)} to {_count(self.high)}"
+        return f"a whole number {bounds}{self._or_unlimited()}"
 
     def _or_unlimited(self) -> str:
         if not self.unlimited:
@@ -373,8 +374,9 @@ class Whole(Kind):
 
 @dataclass(frozen=True)
 class Size(Whole):
-    """A size from ``low`` to ``high`` -> `Bytes`: ``65536``, ``512k``, ``8m``, ``8mb``, ``8MiB``, ``1g``.
+    """A size from ``low`` to ``high`` -> `Bytes`.
 
+    Examples: ``65536``, ``512k``, ``8m``, ``8mb``, ``8MiB``, ``1g``.
     Units are powers of 1,024. ``unlimited`` as for `Whole`.
     """
 
@@ -406,11 +408,12 @@ def _short_size(size: int) -> str:
 
 @dataclass(frozen=True)
 class Seconds(Kind):
-    """``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, ``2w``, ``1y``, ``10 seconds``, ``1m 30s`` -> float seconds.
+    """A duration -> float seconds.
 
-    ``low`` and ``high`` are durations too. A text without unit is refused: Spark's own options
-    disagree about whether that means seconds or milliseconds. A number that is not text is taken as
-    seconds.
+    Examples: ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, ``2w``, ``1y``, ``10 seconds``, ``1m
+    30s``. ``low`` and ``high`` are durations too. A text without unit is refused: Spark's own
+    options disagree about whether that means seconds or milliseconds. A number that is not text is
+    taken as seconds.
     """
 
     low: str
@@ -498,11 +501,12 @@ class Span(Kind):
 
 @dataclass(frozen=True)
 class Time(Kind):
-    """ISO-8601 with a zone, down to nanoseconds, or epoch milliseconds -> int nanoseconds since the epoch.
+    """A time -> int nanoseconds since the epoch.
 
-    A time without zone is refused, because driver and executors may be in different ones. So is a
-    number that is too small for the milliseconds of any stream: it is nearly always seconds. An
-    `int` is nanoseconds.
+    The text is ISO-8601 with a zone, down to nanoseconds, or a number of milliseconds since the
+    epoch. A time without zone is refused, because driver and executors may be in different ones. So
+    is a number that is too small for the milliseconds of any stream: it is nearly always seconds.
+    An `int` is nanoseconds.
     """
 
     expects = A_TIME
