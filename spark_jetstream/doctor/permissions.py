@@ -1,9 +1,10 @@
-"""The permissions that a job needs, and whether the user has them: what the server lists for it (docs/doctor.md)."""
+"""The permissions that a job needs, compared with those that the server lists for the user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from spark_jetstream.admin.models.base import Duration, Model, String, Time
 from spark_jetstream.admin.models.streams import StreamSource
@@ -29,19 +30,25 @@ _OF_STREAMS: Mapping[str, tuple[str, ...]] = {
     "restore": ("admin-restore",),
 }
 _OF_BUCKETS = {"read": ("kv-read",), "direct": ("kv-read-direct",), "write": ("kv-write",)}
-_OF_OBJECTS = {"read": ("object-read",), "direct": ("object-read-direct",), "write": ("object-write",)}
+_OF_OBJECTS = {
+    "read": ("object-read",),
+    "direct": ("object-read-direct",),
+    "write": ("object-write",),
+}
 _WITHOUT_STREAM = {"administer": _ADMINISTER}
 
 PURPOSES = tuple(_OF_STREAMS)
 """The values of ``--for``."""
 WRITING = frozenset({"write", "exactly-once"})
+#: Sets of permissions whose subjects are those of rows; other sets have the filters of a read.
+_SETS_FOR_ROWS = frozenset({"write", "write-exactly-once", "kv-write"})
 
 WHO_AM_I = "$SYS.REQ.USER.INFO"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a job does (some of `PURPOSES`) with a stream, a bucket, an object bucket, or none of them.
+    """The purposes of a job (`PURPOSES`), and its stream, bucket or object bucket, or none of them.
 
     ``subject`` is where rows go, and ``filters`` are option subjects of a read.
     """
@@ -56,25 +63,41 @@ class Job:
 
     def completed(self) -> Job:
         """Return the job with the purposes that its other fields imply. Raises `OptionError`."""
-        named = [name for name in (self.stream, self.bucket, self.object_bucket) if name is not None]
-        if len(named) > 1:
-            raise OptionError("--stream, --bucket and --object-bucket exclude each other", option="stream")
-        wanted = list(self.purposes)
-        if self.subject is not None and WRITING.isdisjoint(wanted):
-            wanted.append("write")
+        targets = (self.stream, self.bucket, self.object_bucket)
+        if len(targets) - targets.count(None) > 1:
+            message = "--stream, --bucket and --object-bucket exclude each other"
+            raise OptionError(message, option="stream")
+        purposes = self._implied_purposes()
+        for name in purposes:
+            self._check_purpose(name)
+        writes_to_stream = self.stream is not None and not WRITING.isdisjoint(purposes)
+        if writes_to_stream and self.subject is None:
+            raise OptionError(
+                "--for write needs --subject, where rows are to go; it may have wildcards",
+            )
+        return replace(self, purposes=tuple(dict.fromkeys(purposes)))
+
+    def _implied_purposes(self) -> list[str]:
+        purposes = list(self.purposes)
+        if self.subject is not None and WRITING.isdisjoint(purposes):
+            purposes.append("write")
         if self.durable is not None:
-            wanted.append("durable")
-        wanted = wanted or (["read"] if named else [])
-        for name in wanted:
-            if name not in PURPOSES:
-                hint = did_you_mean(name, PURPOSES, 0.0)
-                raise OptionError(f"--for {name} is none of {', '.join(PURPOSES)}{hint}")
-            if name not in self._sets:
-                what = "a bucket" if named else "nothing: name a stream with --stream"
-                raise OptionError(f"--for {name} has no meaning for {what}")
-        if self.stream is not None and self.subject is None and not WRITING.isdisjoint(wanted):
-            raise OptionError("--for write needs --subject, where rows are to go; it may have wildcards")
-        return replace(self, purposes=tuple(dict.fromkeys(wanted)))
+            purposes.append("durable")
+        if not purposes and self.stream_name is not None:
+            purposes.append("read")
+        return purposes
+
+    def _check_purpose(self, name: str) -> None:
+        """Raise `OptionError` for a purpose that the job cannot have."""
+        if name not in PURPOSES:
+            hint = did_you_mean(name, PURPOSES, 0.0)
+            raise OptionError(f"--for {name} is none of {', '.join(PURPOSES)}{hint}")
+        if name in self._sets:
+            return
+        # With a stream all purposes are possible.
+        if self.stream_name is not None:
+            raise OptionError(f"--for {name} has no meaning for a bucket")
+        raise OptionError(f"--for {name} has no meaning for nothing: name a stream with --stream")
 
     @property
     def _sets(self) -> Mapping[str, tuple[str, ...]]:
@@ -83,62 +106,87 @@ class Job:
             return _OF_BUCKETS
         if self.object_bucket is not None:
             return _OF_OBJECTS
-        return _OF_STREAMS if self.stream is not None else _WITHOUT_STREAM
+        if self.stream is not None:
+            return _OF_STREAMS
+        return _WITHOUT_STREAM
 
     @property
     def stream_name(self) -> str | None:
         """The stream, or that of the bucket; None if there is none."""
         if self.bucket is not None:
             return f"KV_{self.bucket}"
-        return objects.stream_name(self.object_bucket) if self.object_bucket is not None else self.stream
+        if self.object_bucket is not None:
+            return objects.stream_name(self.object_bucket)
+        return self.stream
 
     @property
     def with_consumers(self) -> bool:
         """Whether tasks read with consumers, unless the stream is a work queue."""
-        return "read" in self.purposes or ("durable" in self.purposes and "direct" not in self.purposes)
+        if "read" in self.purposes:
+            return True
+        return "durable" in self.purposes and "direct" not in self.purposes
 
     def permissions(
-        self, options: ConnectionOptions, *, queue: bool, old: bool, mirror: StreamSource | None = None
+        self,
+        options: ConnectionOptions,
+        *,
+        queue: bool,
+        old: bool,
+        mirror: StreamSource | None = None,
     ) -> tuple[Permission, ...]:
         """Return the least permissions of the job.
 
-        ``queue``: on a work queue. ``old``: with a server before 2.14. ``mirror``: what the stream is a mirror of, and
-        where the rows for a bucket go.
+        ``queue``: on a work queue. ``old``: with a server before 2.14. ``mirror``: what the stream
+        is a mirror of, and where the rows for a bucket go.
         """
-        keeping = "durable-queue" if queue else "durable-old" if old else "durable"
-        reading = "read" if self.with_consumers and not queue else "read-direct"
-        table = {**self._sets, "durable": (reading, keeping)}
-        rows = () if self.subject is None else (self.subject,)
-        bucket, prefix = self.bucket or self.object_bucket or "", options.api_prefix_resolved
-        written = (bucket, prefix)
-        if mirror is not None:
-            written = (mirror.name.removeprefix("KV_"), mirror.external.api if mirror.external else prefix)
-        sets = []
-        for purpose in (purpose for name in self.purposes for purpose in table[name]):
-            named, api = written if purpose == "kv-write" else (bucket, prefix)
-            sets.append(
+        sets_by_purpose = {**self._sets, "durable": self._durable_sets(queue=queue, old=old)}
+        permissions = []
+        for name in chain.from_iterable(sets_by_purpose[purpose] for purpose in self.purposes):
+            bucket = self.bucket or self.object_bucket or ""
+            prefix = options.api_prefix_resolved
+            if mirror is not None and name == "kv-write":
+                bucket = mirror.name.removeprefix("KV_")
+                prefix = mirror.external.api if mirror.external else prefix
+            subjects = self.filters
+            if name in _SETS_FOR_ROWS:
+                subjects = () if self.subject is None else (self.subject,)
+            permissions.append(
                 needed(
-                    purpose,
+                    name,
                     stream=self.stream or "*",
-                    bucket=named,
-                    subjects=rows if purpose in ("write", "write-exactly-once", "kv-write") else self.filters,
+                    bucket=bucket,
+                    subjects=subjects,
                     durable=self.durable or "*",
                     inbox_prefix=options.inbox_prefix,
-                    prefix=api,
+                    prefix=prefix,
                 )
             )
-        return merged(*sets)
+        return merged(*permissions)
+
+    def _durable_sets(self, *, queue: bool, old: bool) -> tuple[str, str]:
+        """Return the sets of permissions to read, and to keep the committed position."""
+        if queue:
+            # Tasks read a work queue with Direct Gets.
+            return "read-direct", "durable-queue"
+        reading = "read" if self.with_consumers else "read-direct"
+        return reading, "durable-old" if old else "durable"
 
 
 class Subjects(Model):
-    """Filters of subjects. A user with none in ``allow`` may use each subject that no filter in ``deny`` matches."""
+    """Filters of subjects.
+
+    A user with none in ``allow`` may use each subject that no filter in ``deny`` matches.
+    """
 
     allow: tuple[String, ...] = ()
     deny: tuple[String, ...] = ()
 
 
 class Rights(Model):
-    """What a user may do. An entry for one queue group alone has a blank and the group after the subject."""
+    """What a user may do.
+
+    An entry for one queue group alone has a blank and the group after the subject.
+    """
 
     publish: Subjects = Subjects()
     subscribe: Subjects = Subjects()
@@ -174,7 +222,8 @@ def who_am_i(connection: Connection) -> Identity | Finding:
         return Identity.from_server(connection.ask(WHO_AM_I, b"", context=context), context)
     except PermissionDenied as error:
         if error.subject != WHO_AM_I:
-            return failed("replies", str(error), f"allow subscribing to {error.subject}, or set option inboxPrefix")
+            advice = f"allow subscribing to {error.subject}, or set option inboxPrefix"
+            return failed("replies", str(error), advice)
         advice = f'to have permissions checked, allow it: publish {{ allow: ["{WHO_AM_I}"] }}'
         return unknown("account", f"the user may not ask at {WHO_AM_I}, which is optional", advice)
     except JetStreamError as error:
@@ -182,35 +231,72 @@ def who_am_i(connection: Connection) -> Identity | Finding:
 
 
 def check_permissions(
-    connection: Connection, identity: Identity, lines: Iterable[Permission], *, clustered: bool
+    connection: Connection,
+    identity: Identity,
+    lines: Iterable[Permission],
+    *,
+    clustered: bool,
 ) -> Iterator[Finding]:
     """Compare permissions that are needed with those that the server lists for the user.
 
-    A finding names the subject to allow. It is failed if the job needs the permission in any case, else a warning.
-    ``clustered`` includes the permissions that only a cluster needs.
+    A finding names the subject to allow. It is failed if the job needs the permission in any case,
+    else a warning. ``clustered`` includes the permissions that only a cluster needs.
     """
-    own_domain = connection.options.domain is not None and identity.server.domain == connection.options.domain
+    domain = connection.options.domain
+    own_domain = domain is not None and identity.server.domain == domain
     for line in lines:
-        if clustered or line.when != "cluster":
+        if line.when == "cluster" and not clustered:
+            continue
+        subject = line.subject
+        if own_domain:
             # A server takes its own domain out of a subject before it looks at permissions.
-            subject = connection.spellings(line.subject)[-1] if own_domain else line.subject
-            yield _compare(line, subject, getattr(identity.data.permissions, line.kind))
+            subject = connection.spellings(subject)[-1]
+        yield _compare(line, subject, getattr(identity.data.permissions, line.kind))
 
 
 def _compare(line: Permission, subject: str, granted: Subjects) -> Finding:
-    """Return whether ``granted`` includes a permission, whose subject at the server is ``subject``."""
-    # An inbox, and the replies to requests, have two tokens after the prefix.
-    used = subject.removesuffix(">") + "*.*" if line.kind == "subscribe" else subject
-    allowed = not granted.allow or any(covers(filter_, used) for filter_ in granted.allow)
-    denials = [filter_ for filter_ in granted.deny if " " not in filter_ and subjects_overlap(filter_, used)]
-    if allowed and not denials:
+    """Return whether ``granted`` includes a permission.
+
+    The server knows its subject as ``subject``.
+    """
+    used = subject
+    if line.kind == "subscribe":
+        # An inbox, and the replies to requests, have two tokens after the prefix.
+        used = subject.removesuffix(">") + "*.*"
+    if granted.allow and not _any_covers(granted.allow, used):
+        advice = f'allow it: {line.kind} {{ allow: ["{subject}"] }}'
+        return _denied(line, "denied", advice)
+    denials = _denials(granted, used)
+    if not denials:
         return ok(line.subject, line.why)
-    in_part = allowed and not any(covers(filter_, used) for filter_ in denials)
-    text = f"{'denied in part' if in_part else 'denied'}: {line.why}"
-    advice = f"do not deny {', '.join(denials)}" if allowed else f'allow it: {line.kind} {{ allow: ["{subject}"] }}'
+    advice = f"do not deny {', '.join(denials)}"
+    if _any_covers(denials, used):
+        return _denied(line, "denied", advice)
+    return _denied(line, "denied in part", advice)
+
+
+def _any_covers(filters: Iterable[str], subject: str) -> bool:
+    return any(covers(filter_, subject) for filter_ in filters)
+
+
+def _denials(granted: Subjects, subject: str) -> list[str]:
+    """Return the filters that deny the subject, or a part of its subjects."""
+    denials = []
+    for filter_ in granted.deny:
+        # An entry with a blank is for a queue group alone, and the connector uses none.
+        if " " not in filter_ and subjects_overlap(filter_, subject):
+            denials.append(filter_)
+    return denials
+
+
+def _denied(line: Permission, how: str, advice: str) -> Finding:
+    """Return the finding about a missing permission: failed if the job needs it in any case."""
+    text = f"{how}: {line.why}"
     if line.without:
         case = f" ({line.when})" if line.when else ""
         return warning(line.subject, f"{text}{case}; without it {line.without}", advice)
     if line.when:
         return warning(line.subject, f"{text}, only needed for: {line.when}", advice)
-    return (warning if in_part else failed)(line.subject, text, advice)
+    if how == "denied in part":
+        return warning(line.subject, text, advice)
+    return failed(line.subject, text, advice)
