@@ -11,16 +11,22 @@ from typing import Literal
 from spark_jetstream.errors import LONGEST_MESSAGE, brief
 
 Status = Literal["ok", "warning", "failed", "unknown"]
-_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
+_COMPARISONS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one check.
 
-    ``said`` is one short line. ``what_to_do`` names the option, the variable or the setting of the server to change,
-    and is empty if there is nothing to do. ``unknown``: the check was not possible, and ``said`` gives the reason.
-    No text holds a secret, and servers' texts are cut.
+    ``said`` is one short line. ``what_to_do`` names the option, the variable or the setting of the
+    server to change, and is empty if there is nothing to do. ``unknown``: the check was not
+    possible, and ``said`` gives the reason. No text holds a secret, and servers' texts are cut.
     """
 
     check: str
@@ -41,15 +47,20 @@ unknown = partial(Finding, status="unknown")
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: ``4.0.5.dev1`` -> (4, 0, 5). Empty if there are none."""
+    """Return the leading numbers of a version: ``4.0.5.dev1`` -> (4, 0, 5).
+
+    Empty if there are none.
+    """
     numbers = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(number) for number in numbers[0].split(".")) if numbers else ()
+    if numbers is None:
+        return ()
+    return tuple(map(int, numbers[0].split(".")))
 
 
 def within(version: str, specifiers: str) -> bool:
-    """Return whether a version is in a range such as ``<2.17,>=2.16``. A release candidate counts as the release.
+    """Return whether a version is in a range such as ``<2.17,>=2.16``.
 
-    Raises `ValueError` for other operators.
+    A release candidate counts as the release. Raises `ValueError` for other operators.
     """
     mine = version_of(version)
     for specifier in filter(None, specifiers.replace(" ", "").split(",")):
@@ -57,8 +68,13 @@ def within(version: str, specifiers: str) -> bool:
         if parts is None:
             raise ValueError(f"{specifier} is no range of versions that can be read here")
         other = version_of(parts[2])
+        # Missing numbers are zeros: 2.16 is 2.16.0.
         width = max(len(mine), len(other))
-        here, there = (numbers + (0,) * (width - len(numbers)) for numbers in (mine, other))
-        if not _COMPARISONS[parts[1]](here, there):
+        compare = _COMPARISONS[parts[1]]
+        if not compare(_padded(mine, width), _padded(other, width)):
             return False
     return True
+
+
+def _padded(numbers: tuple[int, ...], width: int) -> tuple[int, ...]:
+    return numbers + (0,) * (width - len(numbers))

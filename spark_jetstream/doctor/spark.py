@@ -1,4 +1,4 @@
-"""Checks of Java and Python on this machine, and of a local Spark that reads through the connector."""
+"""Checks of Java, Python and a local Spark on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from pydantic import SecretStr
 
 from spark_jetstream import java
 from spark_jetstream.doctor import child
-from spark_jetstream.doctor.findings import Finding, failed, ok, unknown, version_of, warning, within
+from spark_jetstream.doctor.findings import (
+    Finding,
+    failed,
+    ok,
+    unknown,
+    version_of,
+    warning,
+    within,
+)
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import revealed
@@ -30,11 +38,18 @@ _SET_JAVA_HOME = "export JAVA_HOME=$(python -m spark_jetstream.java)"
 _ALL_JAVAS = (4, 2)  # the first Spark that starts on any Java from 17 on
 _START_TIMEOUT = 60.0  # seconds; importing pyspark and pyarrow takes one or two
 _ADMISSION_CONTROL = (4, 2)  # the first Spark with admission control for Python sources
-_NEEDED_PYTHON = {(4, 3): (3, 11)}  # Spark -> the oldest Python that it takes, where that is not 3.10
+_OLDEST_PYTHON = (3, 10)
+_NEWER_PYTHON_NEEDED = (4, 3)  # the first Spark that needs a newer Python
+_OLDEST_PYTHON_THEN = (3, 11)
+#: Options with a key that signs the login.
+_SIGNING = {"credentialsFile", "credentialsSecret", "nkeySeedFile", "nkeySeedSecret"}
 _NO_PROGRAM = "there is no such program"
 _SPARK_TIMEOUT = 300.0  # seconds; half a minute on a busy machine
 _run = partial(subprocess.run, capture_output=True, text=True, errors="replace", check=False)
-_ERROR_LINE = re.compile(r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$", re.MULTILINE)
+_ERROR_LINE = re.compile(
+    r"^(?:\S*\.)?\w*(?:Error|Exception|UnsupportedClassVersion)\w*: .+$",
+    re.MULTILINE,
+)
 
 
 def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Finding]:
@@ -42,38 +57,54 @@ def check_java(environ: Mapping[str, str], pyspark: str | None) -> Iterator[Find
 
     ``pyspark`` is the version of PySpark, None if it is not known.
     """
-    check = "java"
     if remote := environ.get("SPARK_REMOTE"):
         # Its parameters, such as a token, follow the address.
         place = address(remote).partition(";")[0]
-        yield ok(check, f"not needed here: Spark runs elsewhere (SPARK_REMOTE={place})")
+        yield ok("java", f"not needed here: Spark runs elsewhere (SPARK_REMOTE={place})")
         return
-    extra = "pip install 'spark-jetstream[java]' and "
-    install = f"install Java {java.MINIMUM_VERSION} or newer and set JAVA_HOME, or {extra}{_SET_JAVA_HOME}"
-    advice = install if java.bundled_java() is None else _SET_JAVA_HOME
-    given, on_path = environ.get("JAVA_HOME"), shutil.which("java", path=environ.get("PATH", ""))
-    if not given and on_path is None:
-        yield failed(check, "JAVA_HOME is not set, and there is no java on the PATH", advice)
+    if home := environ.get("JAVA_HOME"):
+        yield _check_java_program(Path(home, "bin", "java"), f"JAVA_HOME={home}", pyspark)
         return
-    program = Path(given, "bin", "java") if given else Path(str(on_path))
-    where = f"JAVA_HOME={given}" if given else f"{program} (on the PATH)"
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path is None:
+        text = "JAVA_HOME is not set, and there is no java on the PATH"
+        yield failed("java", text, _java_advice())
+        return
+    yield _check_java_program(Path(on_path), f"{on_path} (on the PATH)", pyspark)
+
+
+def _java_advice() -> str:
+    """Return how to get a Java that Spark runs on."""
+    if java.bundled_java() is not None:
+        return _SET_JAVA_HOME
+    install = f"install Java {java.MINIMUM_VERSION} or newer and set JAVA_HOME"
+    return f"{install}, or pip install 'spark-jetstream[java]' and {_SET_JAVA_HOME}"
+
+
+def _check_java_program(program: Path, where: str, pyspark: str | None) -> Finding:
     _, version = java.probe(program)
     if version is None:
-        yield failed(check, f"{where}: {program} does not start", advice)
-    elif version < java.MINIMUM_VERSION:
-        yield failed(check, f"{where} is Java {version}, and Spark 4 needs {java.MINIMUM_VERSION} or newer", advice)
-    elif version > java.NEWEST_FOR_ALL_SPARKS and pyspark is not None and version_of(pyspark) < _ALL_JAVAS:
+        return failed("java", f"{where}: {program} does not start", _java_advice())
+    if version < java.MINIMUM_VERSION:
+        text = f"{where} is Java {version}, and Spark 4 needs {java.MINIMUM_VERSION} or newer"
+        return failed("java", text, _java_advice())
+    old_spark = pyspark is not None and version_of(pyspark) < _ALL_JAVAS
+    if old_spark and version > java.NEWEST_FOR_ALL_SPARKS:
         text = f"{where} is Java {version}, on which Spark {pyspark} does not start"
-        yield failed(check, text, f"use Java {java.MINIMUM_VERSION} to {java.NEWEST_FOR_ALL_SPARKS}, or Spark 4.2")
-    elif not java.has_vector_module(program):
-        yield failed(check, f"{where} is Java {version} without the module {java.VECTOR_MODULE}", _SET_JAVA_HOME)
-    else:
-        yield ok(check, f"Java {version}, {where}")
+        versions = f"{java.MINIMUM_VERSION} to {java.NEWEST_FOR_ALL_SPARKS}"
+        return failed("java", text, f"use Java {versions}, or Spark 4.2")
+    if not java.has_vector_module(program):
+        text = f"{where} is Java {version} without the module {java.VECTOR_MODULE}"
+        return failed("java", text, _SET_JAVA_HOME)
+    return ok("java", f"Java {version}, {where}")
 
 
 @dataclass(frozen=True)
 class Python:
-    """A Python: its version, those of distributions by name, and the error of importing the connector, or ``""``."""
+    """A Python, the versions of distributions in it, and the error of importing the connector.
+
+    Without an error it is ``""``.
+    """
 
     version: str
     versions: Mapping[str, str]
@@ -88,88 +119,105 @@ def this_python() -> Python:
 def check_driver(mine: Python) -> Iterator[Finding]:
     """Check the Python of this process and its libraries."""
     yield ok("python", f"{mine.version}, {sys.executable}")
-    yield from _check_pyspark(mine)
+    yield _check_pyspark(mine)
     yield from _check_libraries(mine)
 
 
-def _check_pyspark(mine: Python) -> Iterator[Finding]:
+def _check_pyspark(mine: Python) -> Finding:
     version = mine.versions.get("pyspark")
     if version is None:
-        yield failed("pyspark", "is not installed in this Python", "pip install 'spark-jetstream[spark]'")
-        return
+        advice = "pip install 'spark-jetstream[spark]'"
+        return failed("pyspark", "is not installed in this Python", advice)
     numbers = version_of(version)
-    oldest = next((least for spark, least in _NEEDED_PYTHON.items() if numbers >= spark), (3, 10))
     if numbers < (4,):
-        yield failed("pyspark", f"{version} has no Python data sources", "pip install 'pyspark>=4.0'")
-    elif version_of(mine.version)[:2] < oldest:
+        return failed(
+            "pyspark",
+            f"{version} has no Python data sources",
+            "pip install 'pyspark>=4.0'",
+        )
+    oldest = _OLDEST_PYTHON
+    if numbers >= _NEWER_PYTHON_NEEDED:
+        oldest = _OLDEST_PYTHON_THEN
+    if version_of(mine.version)[:2] < oldest:
         least = ".".join(map(str, oldest))
-        yield failed("pyspark", f"{version} needs Python {least} or newer", f"use Python {least} or Spark 4.2")
-    elif numbers < _ADMISSION_CONTROL:
+        text = f"{version} needs Python {least} or newer"
+        return failed("pyspark", text, f"use Python {least} or Spark 4.2")
+    if numbers < _ADMISSION_CONTROL:
         text = f"{version} asks for no limits in the first batch of a streaming query: it reads all that is there"
-        yield warning("pyspark", text, "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2")
-    else:
-        yield ok("pyspark", version)
+        advice = "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2"
+        return warning("pyspark", text, advice)
+    return ok("pyspark", version)
 
 
 def _check_libraries(mine: Python) -> Iterator[Finding]:
     try:
         wanted = metadata.requires("spark-jetstream") or []
     except metadata.PackageNotFoundError:
-        yield unknown("libraries", "spark-jetstream was not installed by pip: which versions it needs is not known")
+        text = "spark-jetstream was not installed by pip: which versions it needs is not known"
+        yield unknown("libraries", text)
         return
     fine = []
     for line in wanted:
         requirement = re.fullmatch(r"([\w.-]+)([^;]*)", line.strip())
-        if requirement is None:  # of an extra
-            continue
-        name, range_ = requirement[1], requirement[2].strip()
+        if requirement is None:
+            continue  # a condition follows it: only an extra needs it
+        name = requirement[1]
+        range_ = requirement[2].strip()
         version = mine.versions.get(name)
+        advice = f"pip install '{name}{range_}'"
         if version is None:
-            yield failed(name, "is not installed in this Python", f"pip install '{name}{range_}'")
+            yield failed(name, "is not installed in this Python", advice)
         elif not within(version, range_):
-            yield failed(name, f"{version} is not in the range {range_}", f"pip install '{name}{range_}'")
+            yield failed(name, f"{version} is not in the range {range_}", advice)
         else:
             fine.append(f"{name} {version}")
     if fine:
         yield ok("libraries", ", ".join(fine))
 
 
-def _check_format(mine: Python, workers: Finding, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check whether Spark finds the connector; ``workers`` is the finding about the Python of the workers."""
+def _check_format(mine: Python, workers: Finding, environ: Mapping[str, str]) -> Finding:
+    """Check whether Spark finds the connector.
+
+    ``workers`` is the finding about the Python of the workers.
+    """
     check = 'format("jetstream")'
-    runtime = environ.get("DATABRICKS_RUNTIME_VERSION")
     if importlib.util.find_spec("pyspark_jetstream") is None:
+        text = "there is no module pyspark_jetstream, by which Spark finds it"
         advice = "pip install spark-jetstream puts it there; or call spark_jetstream.register(spark)"
-        yield failed(check, "there is no module pyspark_jetstream, by which Spark finds it", advice)
-    elif mine.import_error and "pyspark" in mine.versions:
-        yield failed(check, f"pyspark_jetstream cannot be imported: {mine.import_error}", "mend what the error names")
-    elif mine.import_error:
-        yield unknown(check, "cannot be looked at without pyspark")
-    elif runtime:
-        yield ok(check, f"on Databricks Runtime {runtime}: call spark_jetstream.register(spark) in the notebook")
-    elif workers.status == "failed":
+        return failed(check, text, advice)
+    if mine.import_error:
+        if "pyspark" not in mine.versions:
+            return unknown(check, "cannot be looked at without pyspark")
+        text = f"pyspark_jetstream cannot be imported: {mine.import_error}"
+        return failed(check, text, "mend what the error names")
+    if runtime := environ.get("DATABRICKS_RUNTIME_VERSION"):
+        # There Spark does not look for modules by itself.
+        call = "call spark_jetstream.register(spark) in the notebook"
+        return ok(check, f"on Databricks Runtime {runtime}: {call}")
+    if workers.status == "failed":
         text = "Spark does not find it: the Python of the workers looks for it, and cannot load it"
-        yield failed(check, text, workers.what_to_do)
-    else:
-        yield ok(check, "Spark finds it")
+        return failed(check, text, workers.what_to_do)
+    return ok(check, "Spark finds it")
 
 
 def check_extras(options: ConnectionOptions) -> Iterator[Finding]:
     """Check the optional libraries that connecting with these options needs."""
-    signing = {"credentialsFile", "credentialsSecret", "nkeySeedFile", "nkeySeedSecret"} & options.given()
-    needed = [(min(signing), "nkeys", "nkeys")] if signing else []
+    signing = _SIGNING & options.given()
+    if signing:
+        yield _check_extra(min(signing), "nkeys", extra="nkeys")
     if options.servers[0].startswith("ws"):
-        needed.append(("servers (ws://, wss://)", "aiohttp", "websocket"))
-    for option, module, extra in needed:
-        if importlib.util.find_spec(module) is None:
-            text = f"option {option} needs it, and it is not installed in this Python"
-            yield failed(module, text, f"pip install 'spark-jetstream[{extra}]', on every node")
-        else:
-            yield ok(module, f"is there, for option {option}")
+        yield _check_extra("servers (ws://, wss://)", "aiohttp", extra="websocket")
+
+
+def _check_extra(option: str, module: str, extra: str) -> Finding:
+    if importlib.util.find_spec(module) is None:
+        text = f"option {option} needs it, and it is not installed in this Python"
+        return failed(module, text, f"pip install 'spark-jetstream[{extra}]', on every node")
+    return ok(module, f"is there, for option {option}")
 
 
 def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the Python of Spark's workers on this machine, and whether Spark finds the connector in it.
+    """Check the Python of Spark's workers on this machine, and the connector in it.
 
     It is ``PYSPARK_PYTHON``, else ``python3`` on the ``PATH``.
     """
@@ -178,7 +226,7 @@ def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]
     theirs = _ask(given or "python3", environ)
     finding = _compare_pythons(mine, theirs, where)
     yield finding
-    yield from _check_format(mine, finding, environ)
+    yield _check_format(mine, finding, environ)
     if isinstance(theirs, Python):
         yield from _check_driver_python(theirs, environ)
 
@@ -189,7 +237,12 @@ def _ask(program: str, environ: Mapping[str, str]) -> Python | str:
     if path is None:
         return _NO_PROGRAM
     try:
-        ran = _run([path, child.__file__], env=dict(environ), stdin=subprocess.DEVNULL, timeout=_START_TIMEOUT)
+        ran = _run(
+            [path, child.__file__],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            timeout=_START_TIMEOUT,
+        )
     except OSError as error:
         return f"does not start: {(error.strerror or 'unknown reason').lower()}"
     except subprocess.TimeoutExpired:
@@ -204,25 +257,33 @@ def _ask(program: str, environ: Mapping[str, str]) -> Python | str:
 
 
 def _compare_pythons(mine: Python, theirs: Python | str, where: str) -> Finding:
-    check, set_it = "python of the workers", f"export PYSPARK_PYTHON={sys.executable}"
+    check = "python of the workers"
+    set_it = f"export PYSPARK_PYTHON={sys.executable}"
     if isinstance(theirs, str):
         return failed(check, f"{where}: {theirs}", set_it)
     if version_of(theirs.version)[:2] != version_of(mine.version)[:2]:
-        return failed(check, f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that", set_it)
+        text = f"{where} is {theirs.version}, and this is {mine.version}: Spark refuses that"
+        return failed(check, text, set_it)
     if theirs.import_error:
         text = f"{where} cannot import the connector: {theirs.import_error}"
-        hidden = " hides " in theirs.import_error
-        return failed(
-            check, text, "do what the error says" if hidden else f"{set_it}, or install spark-jetstream there"
-        )
-    differing = [
-        f"{name} {theirs.versions.get(name, 'missing')} (here {mine.versions.get(name, 'missing')})"
-        for name in ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "pandas")
-        if theirs.versions.get(name) != mine.versions.get(name)
-    ]
+        if " hides " in theirs.import_error:  # as `spark_jetstream` says of a script with its name
+            return failed(check, text, "do what the error says")
+        return failed(check, text, f"{set_it}, or install spark-jetstream there")
+    differing = _differing_versions(mine, theirs)
     if differing:
         return warning(check, f"{where} has other versions: {', '.join(differing)}", set_it)
-    return ok(check, f"{theirs.version}, {where}; with spark-jetstream {theirs.versions.get('spark-jetstream', '')}")
+    connector = theirs.versions.get("spark-jetstream", "")
+    return ok(check, f"{theirs.version}, {where}; with spark-jetstream {connector}")
+
+
+def _differing_versions(mine: Python, theirs: Python) -> list[str]:
+    differing = []
+    for name in ("spark-jetstream", "pyspark", "pyarrow", "nats-py", "pandas"):
+        here = mine.versions.get(name, "missing")
+        there = theirs.versions.get(name, "missing")
+        if here != there:
+            differing.append(f"{name} {there} (here {here})")
+    return differing
 
 
 def _check_driver_python(theirs: Python, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -233,25 +294,35 @@ def _check_driver_python(theirs: Python, environ: Mapping[str, str]) -> Iterator
     check = "PYSPARK_DRIVER_PYTHON"
     advice = f"unset {check}, or export {check}={sys.executable}"
     driver = _ask(given, environ)
-    if isinstance(driver, str):
+    if driver == _NO_PROGRAM:
+        yield failed(check, f"{given}: {driver}", advice)
+    elif isinstance(driver, str):
         # Often it is a notebook's command, which runs no script.
-        status = failed if driver == _NO_PROGRAM else warning
-        yield status(check, f"{given}: {driver}", advice)
+        yield warning(check, f"{given}: {driver}", advice)
     elif version_of(driver.version)[:2] != version_of(theirs.version)[:2]:
-        yield failed(check, f"{given} is {driver.version}, and the workers have {theirs.version}", advice)
+        yield failed(
+            check,
+            f"{given} is {driver.version}, and the workers have {theirs.version}",
+            advice,
+        )
     else:
         yield ok(check, f"{driver.version}, {given}")
 
 
 def check_spark(
-    connection: ConnectionOptions, reading: Mapping[str, str], environ: Mapping[str, str]
+    connection: ConnectionOptions,
+    reading: Mapping[str, str],
+    environ: Mapping[str, str],
 ) -> Iterator[Finding]:
-    """Start a local Spark in another process, and read one row with ``reading`` (options of the source)."""
+    """Start a local Spark in another process, and read one row with ``reading``.
+
+    These are options of the source.
+    """
     options = SecretStr(json.dumps({**_job_options(connection), **reading}))
     began = time.monotonic()
     try:
-        # Options go over standard input: all users of the machine can see a command line.
         command = [sys.executable, "-m", "spark_jetstream.doctor.child", "row"]
+        # Options go over standard input: all users of the machine can see a command line.
         given = options.get_secret_value()
         local = {name: value for name, value in environ.items() if name != "SPARK_REMOTE"}
         ran = _run(command, env=local, input=given, timeout=_SPARK_TIMEOUT)
@@ -265,23 +336,31 @@ def check_spark(
         advice = "see what is wrong above; start spark-shell to see all of it"
         yield failed("local Spark", _spark_error(ran.stderr), advice)
         return
-    yield ok("local Spark", f"started, and read {counted(int(rows), 'row')} of the stream's end, in {seconds:.0f} s")
+    read = f"{counted(int(rows), 'row')} of the stream's end"
+    yield ok("local Spark", f"started, and read {read}, in {seconds:.0f} s")
 
 
 def _job_options(connection: ConnectionOptions) -> dict[str, Any]:
-    """Return the options in the form in which a job gives them. Spark makes text of numbers and booleans."""
+    """Return the options in the form in which a job gives them.
+
+    Spark makes text of numbers and booleans.
+    """
     given = connection.given()
-    return {
-        spec.name: _job_option(revealed(getattr(connection, spec.field_name)))
-        for spec in ConnectionOptions.specs
-        if spec.name in given and spec.name != "context"
-    }
+    options = {}
+    for spec in ConnectionOptions.specs:
+        # Of a context only its values remain.
+        if spec.name in given and spec.name != "context":
+            value = revealed(getattr(connection, spec.field_name))
+            options[spec.name] = _job_option(value)
+    return options
 
 
 def _job_option(value: Any) -> Any:
     if isinstance(value, tuple):
         return ",".join(value)
-    return f"{value * 1000:.0f}ms" if isinstance(value, float) else value
+    if isinstance(value, float):
+        return f"{value * 1000:.0f}ms"
+    return value
 
 
 def _spark_error(stderr: str) -> str:
