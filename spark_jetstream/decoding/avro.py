@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_jetstream.decoding.columns import struct_of
+from spark_jetstream.decoding.columns import schema_argument, struct_of
 from spark_jetstream.errors import SchemaError
 
 try:
@@ -17,7 +17,8 @@ try:
     from fastavro.schema import SchemaParseException, expand_schema
 except ImportError as error:
     raise ModuleNotFoundError(
-        "decoding Avro needs fastavro: pip install 'spark-jetstream[avro]', on every node", name="fastavro"
+        "decoding Avro needs fastavro: pip install 'spark-jetstream[avro]', on every node",
+        name="fastavro",
     ) from error
 
 _PRIMITIVE = {
@@ -31,6 +32,7 @@ _PRIMITIVE = {
     "enum": pa.string(),
     "fixed": pa.binary(),
 }
+# The logical types that Spark has, decimals aside. A value of another one keeps its Avro type.
 _LOGICAL: Mapping[Any, pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-millis"): pa.timestamp("us", "UTC"),
@@ -38,46 +40,42 @@ _LOGICAL: Mapping[Any, pa.DataType] = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-"""The logical types that Spark has, decimals aside. A value of another one stays what it is without it."""
 _DECIMAL = ("bytes", "fixed")
-_WIDENED = ({"int": pa.int32(), "long": pa.int64()}, {"float": pa.float32(), "double": pa.float64()})
-"""Unions of several types that Spark has a type for: the last one of each."""
+# Unions of these types have a type of Spark, which holds the values of all of them.
+_WIDENED = (({"int", "long"}, pa.int64()), ({"float", "double"}, pa.float64()))
 
 
 class AvroReader:
-    """Reads records of several versions of a schema as records of the last one (Avro 1.12, Schema Resolution).
+    """Reads records of several versions of a schema as records of the last one.
 
-    Raises `SchemaError` if a schema is not Avro's, is no record, has a type that Spark lacks, or a field's logical type
-    differs between two versions: fastavro reads by the writer's.
+    The rules are those of Avro 1.12, Schema Resolution. Raises `SchemaError` if a schema is not
+    Avro's, is no record, has a type that Spark lacks, or a field's logical type differs between two
+    versions: fastavro reads by the writer's.
     """
 
     expected = "one Avro record"
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._parsed: dict[str, Any] = {}
-        logical: dict[str, tuple[str, str]] = {}  # of each field: the logical type, and in which version
+        # Of each field: its logical type, and the first version that has it.
+        logical_types: dict[str, tuple[str, str]] = {}
         for version, schema in schemas.items():
-            what = f"argument schema{version and f', version {version}'}"
-            try:
-                plain = _without_other_logical_types(
-                    json.loads(schema if isinstance(schema, str) else json.dumps(schema))
-                )
-                self._parsed[version] = parse_schema(plain)
-                whole: Any = expand_schema(plain)
-            except (SchemaParseException, ValueError, TypeError, KeyError) as error:
-                raise SchemaError(f"{what} is not a schema of Avro: {error}") from error
-            if not isinstance(whole, dict) or whole.get("type") != "record":
-                raise SchemaError(f"{what} is not a schema of Avro records")
-            walk = _Walk(what)
-            self.fields: pa.StructType = walk.arrow_type(whole, "")
-            for field, kind in walk.logical.items():
-                other, before = logical.setdefault(field, (kind, version))
-                if kind != other:
-                    raise SchemaError(f"{what}: field {field} is {kind}, and {other} in version {before}")
+            where = schema_argument(version)
+            self._parsed[version], record = _parse(schema, where)
+            walk = _Walk(where)
+            self.fields: pa.StructType = walk.arrow_type(record, "")
+            for field, logical in walk.logical.items():
+                other, before = logical_types.setdefault(field, (logical, version))
+                if logical != other:
+                    problem = f"field {field} is {logical}, and {other} in version {before}"
+                    raise SchemaError(f"{where}: {problem}")
         self._last = version
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
-        """Return the fields of a record. Raises what fastavro raises, and `ValueError` for bytes after the record."""
+        """Return the fields of a record.
+
+        Raises what fastavro raises, and `ValueError` for bytes after the record.
+        """
         source = io.BytesIO(payload)
         resolved = None if version == self._last else self._parsed[self._last]
         record = schemaless_reader(source, self._parsed[version], resolved)
@@ -86,53 +84,99 @@ class AvroReader:
         return record  # type: ignore[return-value]  # the schema is that of a record
 
 
-class _Walk:
-    """One walk over a schema in which each name is replaced by what it names: the Arrow types of its fields."""
+def _parse(schema: Any, where: str) -> tuple[Any, dict[str, Any]]:
+    """Return a schema as fastavro reads by it, and with each name replaced by the type it names.
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.logical: dict[str, str] = {}  # of each field of a type that has logical types
+    Raises `SchemaError`.
+    """
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        plain = _without_other_logical_types(json.loads(text))
+        parsed = parse_schema(plain)
+        expanded: Any = expand_schema(plain)
+    except (SchemaParseException, ValueError, TypeError, KeyError) as error:
+        raise SchemaError(f"{where} is not a schema of Avro: {error}") from error
+    if not isinstance(expanded, dict) or expanded.get("type") != "record":
+        raise SchemaError(f"{where} is not a schema of Avro records")
+    return parsed, expanded
+
+
+class _Walk:
+    """One walk over an expanded schema, for the Arrow types of its fields."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        # Of each field of a primitive type; fields of records have paths with dots.
+        self.logical: dict[str, str] = {}
 
     def arrow_type(self, schema: Any, field: str) -> pa.DataType:
         """Return the Arrow type of ``field``. Raises `SchemaError` if Spark has no such type."""
         if isinstance(schema, list):
-            return self._union([one for one in schema if one not in ("null", {"type": "null"})], field)
-        name = schema["type"] if isinstance(schema, dict) else schema
+            return self._union(schema, field)
+        if not isinstance(schema, dict):
+            schema = {"type": schema}
+        name = schema["type"]
         if name == "record":
-            named = {one["name"]: one["type"] for one in schema["fields"]}
-            path = f"{field}." if field else ""
-            kinds = {one: self.arrow_type(kind, f"{path}{one}") for one, kind in named.items()}
-            return struct_of(f"{self.what}: field {field}" if field else self.what, kinds)
+            return self._record(schema, field)
         if name == "array":
             return pa.list_(self.arrow_type(schema["items"], field))
         if name == "map":
             return pa.map_(pa.string(), self.arrow_type(schema["values"], field))
-        if name not in _PRIMITIVE or (name == "fixed" and not schema["size"]):
-            raise SchemaError(f"{self.what}: field {field} is {name}, for which Spark has no type")
-        logical = schema.get("logicalType") if isinstance(schema, dict) else None
-        self.logical[field] = logical or "without a logical type"
-        if logical == "decimal":
-            digits = schema.get("precision", 0)
-            if not 1 <= digits <= 38:
-                raise SchemaError(f"{self.what}: field {field} has {digits} digits: a decimal of Spark has 1 to 38")
-            return pa.decimal128(digits, schema.get("scale", 0))
-        return _LOGICAL.get((name, logical), _PRIMITIVE[name])
+        is_empty = name == "fixed" and not schema["size"]
+        if name not in _PRIMITIVE or is_empty:
+            raise SchemaError(f"{self.where}: field {field} is {name}, for which Spark has no type")
+        return self._primitive(schema, field)
 
-    def _union(self, kinds: list[Any], field: str) -> pa.DataType:
+    def _record(self, schema: Mapping[str, Any], field: str) -> pa.StructType:
+        path = f"{field}." if field else ""
+        kinds = {}
+        for member in schema["fields"]:
+            name = member["name"]
+            kinds[name] = self.arrow_type(member["type"], f"{path}{name}")
+        return struct_of(f"{self.where}: field {field}" if field else self.where, kinds)
+
+    def _primitive(self, schema: Mapping[str, Any], field: str) -> pa.DataType:
+        logical = schema.get("logicalType")
+        self.logical[field] = logical or "without a logical type"
+        if logical != "decimal":
+            name = schema["type"]
+            return _LOGICAL.get((name, logical), _PRIMITIVE[name])
+        digits = schema.get("precision", 0)
+        if not 1 <= digits <= 38:
+            problem = f"field {field} has {digits} digits: a decimal of Spark has 1 to 38"
+            raise SchemaError(f"{self.where}: {problem}")
+        return pa.decimal128(digits, schema.get("scale", 0))
+
+    def _union(self, schema: list[Any], field: str) -> pa.DataType:
+        # All fields of Spark can be null.
+        kinds = [kind for kind in schema if kind not in ("null", {"type": "null"})]
         if len(kinds) == 1:
             return self.arrow_type(kinds[0], field)
-        for names in _WIDENED:
-            if all(isinstance(kind, str) and kind in names for kind in kinds) and kinds:
-                return list(names.values())[-1]
-        raise SchemaError(f"{self.what}: field {field} is a union of several types, for which Spark has no type")
+        if kinds and all(isinstance(kind, str) for kind in kinds):
+            for names, widest in _WIDENED:
+                if names.issuperset(kinds):
+                    return widest
+        raise SchemaError(
+            f"{self.where}: field {field} is a union of several types, for which Spark has no type",
+        )
 
 
 def _without_other_logical_types(schema: Any) -> Any:
-    """Return a schema without the logical types that Spark lacks, as a UUID and the time of a day."""
+    """Return a schema without logical types that Spark lacks, such as UUID and time of day."""
     if isinstance(schema, list):
         return [_without_other_logical_types(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    name, logical = schema.get("type"), schema.get("logicalType")
-    known = isinstance(name, str) and ((name, logical) in _LOGICAL or (logical == "decimal" and name in _DECIMAL))
-    return {key: _without_other_logical_types(value) for key, value in schema.items() if key != "logicalType" or known}
+    plain = {key: _without_other_logical_types(value) for key, value in schema.items()}
+    if not _has_spark_type(schema.get("type"), schema.get("logicalType")):
+        plain.pop("logicalType", None)
+    return plain
+
+
+def _has_spark_type(name: Any, logical: Any) -> bool:
+    """Return whether Spark has the logical type of an Avro type."""
+    if not isinstance(name, str):
+        return False
+    if logical == "decimal":
+        return name in _DECIMAL
+    return (name, logical) in _LOGICAL

@@ -1,4 +1,4 @@
-"""What a format makes of payloads: Spark's columns, by expressions or by a library that reads them one by one."""
+"""Columns of decoded payloads, made by a library that reads the payloads one by one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from spark_jetstream.errors import OptionError, SchemaError
 
 
 class Decoded(NamedTuple):
-    """How to decode in two steps: ``value`` and ``fault`` refer to the column ``decoded``, which ``first`` makes.
+    """How to decode in two steps.
 
-    ``fault`` is a text, null if nothing is wrong with the payload; otherwise ``value`` has no meaning.
+    ``first`` makes the column ``decoded``, to which ``value`` and ``fault`` refer.
+    ``fault`` is a text, null if nothing is wrong with the payload; otherwise ``value`` has no
+    meaning.
     """
 
     first: Column
@@ -25,7 +27,7 @@ class Decoded(NamedTuple):
 
 
 class PayloadReader(Protocol):
-    """What reads the payloads of one format. Spark sends it to its workers."""
+    """A reader of the payloads of one format. Spark sends it to its workers."""
 
     @property
     def fields(self) -> pa.StructType:
@@ -36,22 +38,51 @@ class PayloadReader(Protocol):
         """What a payload must be, for the error: ``one Avro record``."""
 
     def read(self, payload: bytes, version: str) -> Mapping[str, Any]:
-        """Return the fields of a payload. The library may raise any exception for bytes that it cannot read."""
+        """Return the fields of a payload.
+
+        The library may raise any exception for bytes that it cannot read.
+        """
+
+
+def schema_argument(version: str) -> str:
+    """Return how an error names the schema of a version, which is "" for the only one."""
+    if not version:
+        return "argument schema"
+    return f"argument schema, version {version}"
 
 
 def struct_of(where: str, fields: Mapping[str, pa.DataType]) -> pa.StructType:
-    """Return the type of a record. Raises `SchemaError` if it has no field, or two with one name to Spark."""
+    """Return the type of a record.
+
+    Raises `SchemaError` if it has no field, or two with one name to Spark.
+    """
     if not fields:
         raise SchemaError(f"{where} has no field")
-    if len({name.lower() for name in fields}) < len(fields):
-        raise SchemaError(f"{where}: two of its fields have one name to Spark ({', '.join(fields)})")
+    refuse_equal_names(where, fields)
     return pa.struct(fields)
 
 
-def read_by(reader: PayloadReader, payload: Column, version: Column, versions: Collection[str]) -> Decoded:
-    """Return columns that ``reader`` makes in Spark's workers. Raises `OptionError` on Spark 4.0, which cannot."""
+def refuse_equal_names(where: str, fields: Collection[str]) -> None:
+    """Raise `SchemaError` for fields whose names differ only in case."""
+    if len(set(map(str.lower, fields))) < len(fields):
+        listed = ", ".join(fields)
+        raise SchemaError(f"{where}: two of its fields have one name to Spark ({listed})")
+
+
+def read_by(
+    reader: PayloadReader,
+    payload: Column,
+    version: Column,
+    versions: Collection[str],
+) -> Decoded:
+    """Return columns that ``reader`` makes in Spark's workers.
+
+    Raises `OptionError` on Spark 4.0, which cannot.
+    """
     if not hasattr(F, "arrow_udf"):
-        raise OptionError("argument format must be json on Spark 4.0: Avro and Protobuf need Spark 4.1 or later")
+        raise OptionError(
+            "argument format must be json on Spark 4.0: Avro and Protobuf need Spark 4.1 or later",
+        )
     kind = _kind(reader)
 
     def read(payloads: pa.Array, versions: pa.Array) -> pa.Array:
@@ -63,8 +94,12 @@ def read_by(reader: PayloadReader, payload: Column, version: Column, versions: C
 
 
 def read_all(reader: PayloadReader, payloads: pa.Array, versions: pa.Array) -> pa.Array:
-    """Return an array of structs of the same length: ``value`` and ``error``, of which at least one is null."""
-    rows = [_row(reader, *row) for row in zip(payloads.to_pylist(), versions.to_pylist(), strict=True)]
+    """Return an array of structs of the same length: ``value`` and ``error``.
+
+    At least one of the two is null.
+    """
+    pairs = zip(payloads.to_pylist(), versions.to_pylist(), strict=True)
+    rows = [_row(reader, payload, version) for payload, version in pairs]
     kind = _kind(reader)
     try:
         return pa.array(rows, kind)
@@ -82,11 +117,13 @@ def _row(reader: PayloadReader, payload: bytes | None, version: str) -> dict[str
         return {}
     try:
         return {"value": reader.read(payload, version)}
-    except Exception as error:  # noqa: BLE001  # a library's, of hostile bytes: the row has it as its error
+    # A library may raise any error for hostile bytes. The row has it as its error.
+    except Exception as error:  # noqa: BLE001
         return _failed(reader, error)
 
 
 def _held(reader: PayloadReader, row: dict[str, Any], kind: pa.StructType) -> dict[str, Any]:
+    """Return the row if Arrow's type can hold it, and its error otherwise."""
     try:
         pa.array([row], kind)
     except (ValueError, TypeError, OverflowError) as error:
@@ -96,5 +133,6 @@ def _held(reader: PayloadReader, row: dict[str, Any], kind: pa.StructType) -> di
 
 def _failed(reader: PayloadReader, error: Exception) -> dict[str, Any]:
     # Bytes that are not UTF-8 may be part of the text.
-    said = str(error).encode(errors="replace").decode()
-    return {"error": f"the payload is not {reader.expected} that fits the schema ({type(error).__name__}: {said})"}
+    text = str(error).encode(errors="replace").decode()
+    reason = f"{type(error).__name__}: {text}"
+    return {"error": f"the payload is not {reader.expected} that fits the schema ({reason})"}

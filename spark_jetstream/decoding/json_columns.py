@@ -11,11 +11,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_jetstream.decoding.columns import Decoded
+from spark_jetstream.decoding.columns import Decoded, refuse_equal_names, schema_argument
 from spark_jetstream.errors import SchemaError
 
-_PAYLOAD, _END = "payload", uuid.uuid4().hex
-"""The fields of what is parsed: the payload, and one after it; no payload can know the second."""
+# The fields of the object around a payload. No payload can know the second one.
+_PAYLOAD = "payload"
+_END = uuid.uuid4().hex
 
 
 def decoded(schemas: Mapping[str, Any], payload: Column, version: Column) -> Decoded:
@@ -23,25 +24,35 @@ def decoded(schemas: Mapping[str, Any], payload: Column, version: Column) -> Dec
 
     Raises `SchemaError` if a schema does not parse, or two versions do not agree on a field.
     """
-    structs = {name: _struct(f"argument schema{name and f', version {name}'}", one) for name, one in schemas.items()}
-    text, fields = payload.cast("string"), _all_fields(structs)
-    ours = [(version.isin(name), F.col("decoded")[f"v{n}"], one) for n, (name, one) in enumerate(structs.items())]
+    structs = {name: _struct(schema_argument(name), schema) for name, schema in schemas.items()}
+    fields = _all_fields(structs)
+    text = payload.cast("string")
+    parsed_columns = []
+    values = []
+    faults = []
+    for number, (name, struct) in enumerate(structs.items()):
+        is_mine = version.isin(name)
+        parsed_columns.append(F.when(is_mine, _parsed(text, struct)).alias(f"v{number}"))
+        # The next step refers to the result of the first one.
+        parsed = F.col("decoded")[f"v{number}"]
+        values.append(F.when(is_mine, _value(parsed, struct, fields)))
+        faults.append(F.when(is_mine, _fault(parsed, text, struct)))
     return Decoded(
-        first=F.struct(*(F.when(mine, _parsed(text, one)).alias(f"v{n}") for n, (mine, _, one) in enumerate(ours))),
-        value=F.coalesce(*(F.when(mine, _value(parsed, one, fields)) for mine, parsed, one in ours)),
-        fault=F.coalesce(*(F.when(mine, _fault(parsed, text, one)) for mine, parsed, one in ours)),
+        first=F.struct(*parsed_columns),
+        value=F.coalesce(*values),
+        fault=F.coalesce(*faults),
     )
 
 
-def _struct(what: str, schema: Any) -> StructType:
+def _struct(where: str, schema: Any) -> StructType:
     try:
         found = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     except PySparkException as error:
-        raise SchemaError(f"{what}: {str(error).strip().splitlines()[0]}") from None
+        first_line = str(error).strip().splitlines()[0]
+        raise SchemaError(f"{where}: {first_line}") from None
     if not isinstance(found, StructType) or not found.fields:
-        raise SchemaError(f"{what}: {schema!r} is neither DDL text nor a StructType with fields")
-    if len({name.lower() for name in found.names}) < len(found.names):
-        raise SchemaError(f"{what}: two of its fields have one name to Spark ({', '.join(found.names)})")
+        raise SchemaError(f"{where}: {schema!r} is neither DDL text nor a StructType with fields")
+    refuse_equal_names(where, found.names)
     return found
 
 
@@ -51,18 +62,21 @@ def _all_fields(schemas: Mapping[str, StructType]) -> dict[str, DataType]:
     names: dict[str, str] = {}
     for version, schema in schemas.items():
         for field in schema:
-            if (name := names.setdefault(field.name.lower(), field.name)) != field.name:
+            name = names.setdefault(field.name.lower(), field.name)
+            if name != field.name:
                 both = f"field {field.name} in version {version} and field {name}"
                 raise SchemaError(f"argument schema: {both} have one name to Spark")
-            own, other = field.dataType.simpleString(), fields.setdefault(field.name, field.dataType).simpleString()
+            own = field.dataType.simpleString()
+            other = fields.setdefault(field.name, field.dataType).simpleString()
             if own != other:
-                said = f"argument schema: field {field.name} is {other}, and {own} in version {version}"
-                raise SchemaError(f"{said}: give it one type, such as string")
+                types = f"field {field.name} is {other}, and {own} in version {version}"
+                raise SchemaError(f"argument schema: {types}: give it one type, such as string")
     return fields
 
 
 def _around(text: Column) -> Column:
-    # `from_json` ignores what follows the first object of a text. Another object around it has to end where it ends.
+    # `from_json` ignores what follows the first object of a text. Another object around it has to
+    # end where it ends.
     return F.concat(F.lit(f'{{"{_PAYLOAD}":'), text, F.lit(f',"{_END}":true}}'))
 
 
@@ -73,17 +87,21 @@ def _parsed(text: Column, schema: StructType) -> Column:
 
 def _value(parsed: Column, schema: StructType, fields: Mapping[str, DataType]) -> Column:
     """Return a struct of the fields of all versions."""
-    own = {name: parsed[_PAYLOAD][name] for name in schema.names}
-    return F.struct(*(own.get(name, F.lit(None).cast(kind)).alias(name) for name, kind in fields.items()))
+    columns = []
+    for name, kind in fields.items():
+        own = parsed[_PAYLOAD][name] if name in schema.names else F.lit(None).cast(kind)
+        columns.append(own.alias(name))
+    return F.struct(*columns)
 
 
 def _fault(parsed: Column, text: Column, schema: StructType) -> Column:
-    """Return what is wrong with a payload, null if nothing is."""
+    """Return the fault of a payload, null without one."""
 
     def fault(whole: Column) -> Column:
         # A text like {"a":1},"b":2 would make fields of the object around it.
-        one = F.coalesce(F.json_object_keys(_around(text)) == F.array(F.lit(_PAYLOAD), F.lit(_END)), F.lit(False))
-        bad = whole[_PAYLOAD].isNull() | whole["bad"].isNotNull() | ~one
+        keys = F.json_object_keys(_around(text))
+        is_one = F.coalesce(keys == F.array(F.lit(_PAYLOAD), F.lit(_END)), F.lit(False))
+        bad = whole[_PAYLOAD].isNull() | whole["bad"].isNotNull() | ~is_one
         return F.coalesce(
             F.when(~F.is_valid_utf8(text), "the payload is not UTF-8"),
             F.when(bad, "the payload is not one JSON object that fits the schema"),
@@ -95,16 +113,34 @@ def _fault(parsed: Column, text: Column, schema: StructType) -> Column:
 
 
 def _missing(value: Column, kind: DataType, path: str) -> list[Column]:
-    """Return errors. One that is not null names a field that a value lacks though its type calls it NOT NULL."""
+    """Return errors.
+
+    One that is not null names a field that a value lacks though its type calls it NOT NULL.
+    """
     if isinstance(kind, MapType):
         return _missing(F.map_values(value), ArrayType(kind.valueType), path)
+    if isinstance(kind, ArrayType):
+        return _missing_in_items(value, kind.elementType, path)
+    if not isinstance(kind, StructType):
+        return []
     errors: list[Column] = []
-    if isinstance(kind, ArrayType) and _missing(value, kind.elementType, path):
-        items = F.transform(value, lambda item: F.coalesce(*_missing(item, kind.elementType, path)))
-        errors.append(F.get(F.filter(items, F.isnotnull), 0))
-    for field in kind if isinstance(kind, StructType) else ():
-        item, name = value[field.name], f"{path}{field.name}"
+    for field in kind:
+        item = value[field.name]
+        name = f"{path}{field.name}"
         if not field.nullable:
-            errors.append(F.when(value.isNotNull() & item.isNull(), f"the payload has no {name}"))
+            is_missing = value.isNotNull() & item.isNull()
+            errors.append(F.when(is_missing, f"the payload has no {name}"))
         errors += _missing(item, field.dataType, f"{name}.")
     return errors
+
+
+def _missing_in_items(array: Column, kind: DataType, path: str) -> list[Column]:
+    """Return the error of the first item that lacks a field; none if no field is NOT NULL."""
+
+    def error_of(item: Column) -> Column:
+        return F.coalesce(*_missing(item, kind, path))
+
+    if not _missing(array, kind, path):
+        return []
+    errors = F.filter(F.transform(array, error_of), F.isnotnull)
+    return [F.get(errors, 0)]
