@@ -1,4 +1,4 @@
-"""Measures the code of the source and of the sink against a server in this process, without Spark."""
+"""Measures the code of source and sink against a server in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -43,8 +43,14 @@ class Rate:
 
     def data(self) -> dict[str, object]:
         """Return the rate for JSON."""
-        rates = {name: getattr(self, name) for name in ("messages_per_second", "megabytes_per_second")}
-        return {"what": self.what, "messages": self.messages, "bytes": self.size, "seconds": self.seconds, **rates}
+        return {
+            "what": self.what,
+            "messages": self.messages,
+            "bytes": self.size,
+            "seconds": self.seconds,
+            "messages_per_second": self.messages_per_second,
+            "megabytes_per_second": self.megabytes_per_second,
+        }
 
 
 Tell = Callable[[int, int], None]
@@ -53,13 +59,24 @@ Tell = Callable[[int, int], None]
 
 def percentile(numbers: Sequence[float], percent: float) -> float:
     """Return a percentile (nearest rank) of at least one number, in any order."""
-    rank = -(-len(numbers) * percent // 100)
-    return sorted(numbers)[min(max(int(rank), 1), len(numbers)) - 1]
+    rank = int(-(-len(numbers) * percent // 100))  # rounded up
+    rank = min(max(rank, 1), len(numbers))
+    return sorted(numbers)[rank - 1]
 
 
-def read(what: str, runs: Iterator[MessageRun], part: SequenceRange, tell: Tell = lambda done, total: None) -> Rate:
+def _tell_nobody(done: int, total: int) -> None:
+    pass
+
+
+def read(
+    what: str,
+    runs: Iterator[MessageRun],
+    part: SequenceRange,
+    tell: Tell = _tell_nobody,
+) -> Rate:
     """Read a range, all columns decoded. Raises what ``runs`` raise."""
-    rows = size = 0
+    rows = 0
+    size = 0
     began = time.perf_counter()
     for run in runs:
         batch = record_batch(run, stream=part.stream, columns=COLUMN_NAMES)
@@ -80,8 +97,15 @@ def payload(size: int) -> bytes:
     return bytes(random.Random(13).choices(_LETTERS, k=size))
 
 
-def write(connect: Connect, options: SinkOptions, subjects: list[str], count: int, data: bytes, tell: Tell) -> Rate:
-    """Write ``count`` rows to ``subjects`` in turn, by one task, until the server has acknowledged every row.
+def write(
+    connect: Connect,
+    options: SinkOptions,
+    subjects: list[str],
+    count: int,
+    data: bytes,
+    tell: Tell,
+) -> Rate:
+    """Write ``count`` rows to ``subjects`` in turn, by one task; wait for all acknowledgements.
 
     Raises what `write_task` raises.
     """
@@ -96,13 +120,24 @@ def write(connect: Connect, options: SinkOptions, subjects: list[str], count: in
 def _batches(subjects: list[str], count: int, data: bytes, tell: Tell) -> Iterator[pa.RecordBatch]:
     for first in range(0, count, _ROWS):
         rows = min(_ROWS, count - first)
-        names = pa.array([subjects[number % len(subjects)] for number in range(first, first + rows)])
-        yield pa.record_batch([pa.array([data] * rows, pa.binary()), names], names=[name for name, _ in _COLUMNS])
+        numbers = range(first, first + rows)
+        payloads = pa.array([data] * rows, pa.binary())
+        names = pa.array([subjects[number % len(subjects)] for number in numbers])
+        yield pa.record_batch([payloads, names], names=[name for name, _ in _COLUMNS])
         tell(first + rows, count)
 
 
-def latencies(connection: Connection, subject: str, count: int, data: bytes, tell: Tell) -> list[float]:
-    """Return the seconds that publishes take, each after the acknowledgement of the one before, or `JetStreamError`."""
+def latencies(
+    connection: Connection,
+    subject: str,
+    count: int,
+    data: bytes,
+    tell: Tell,
+) -> list[float]:
+    """Return the seconds of each publish; one follows the acknowledgement of the other.
+
+    Raises `JetStreamError`.
+    """
     context = f"publish to {subject}"
     seconds = []
     for number in range(count):

@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 class JetStreamDataSource(DataSource):
     """NATS JetStream streams as rows, and rows as messages. Options and columns: docs/options.md.
 
-    Source, sink and admin do not import each other: this class does what the option ensureStream asks for. Spark sends
-    it to each new Python worker along with a task, which should import no more than its side, so the methods import it.
+    Source, sink and admin do not import each other: this class does what the option ensureStream
+    asks for. Spark sends it to each new Python worker along with a task, which should import no
+    more than its side, so the methods import it.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Take the options from Spark. Their values stay hidden: Spark, and other tools, may show this object."""
-        super().__init__(hidden(options))  # type: ignore[arg-type]  # only the methods below read them
+        """Take the options from Spark.
+
+        Their values stay hidden: Spark, and other tools, may show this object.
+        """
+        # Only the methods below read them.
+        super().__init__(hidden(options))  # type: ignore[arg-type]
 
     @classmethod
     def name(cls) -> str:
@@ -45,9 +50,11 @@ class JetStreamDataSource(DataSource):
     def schema(self) -> str:
         """Return all columns; `.schema(...)` with a subset reads only those.
 
-        Spark calls this in `load()`, where options fail that are wrong both for a stream and for a batch.
+        Spark calls this in `load()`, where options fail that are wrong both for a stream and for a
+        batch.
         """
-        # Spark does not say which of the two it will be. Where only one of them fails, its reader raises the error.
+        # Spark does not say which of the two it will be. Where only one of them fails, its reader
+        # raises the error.
         errors: list[OptionError] = []
         for streaming in (True, False):
             try:
@@ -73,35 +80,47 @@ class JetStreamDataSource(DataSource):
         _ensure_streams(reader.options)
         return reader
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return the reader of `spark.readStream`; its first call raises the errors, see `source/reader.py`."""
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader of `spark.readStream`. Its first call raises the errors."""
         from spark_jetstream.source.reader import JetStreamStreamReader  # noqa: PLC0415
 
         log_as_spark()
         return JetStreamStreamReader(self.options, schema, _ensure_streams)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of `df.write`. Raise `OptionError`, `SchemaError`, and what is wrong with the stream."""
+        """Return the writer of `df.write`.
+
+        Raise `OptionError`, `SchemaError`, and what is wrong with the stream.
+        """
         from spark_jetstream.sink.writer import JetStreamBatchWriter  # noqa: PLC0415
 
         log_as_spark()
         return JetStreamBatchWriter(self.options, schema, overwrite, _ensure_streams)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Return the writer of `df.writeStream`, built twice in every micro-batch. Raise what `writer` raises."""
+    def streamWriter(  # noqa: N802
+        self,
+        schema: StructType,
+        overwrite: bool,
+    ) -> DataSourceStreamWriter:
+        """Return the writer of `df.writeStream`, built twice in every micro-batch.
+
+        Raise what `writer` raises.
+        """
         from spark_jetstream.sink.writer import JetStreamStreamWriter  # noqa: PLC0415
 
         log_as_spark()
         return JetStreamStreamWriter(self.options, schema, overwrite, _ensure_streams)
 
 
-# The models of the admin module take a fifth of a second to import, which queries without ensureStream need not spend.
+# The models of the admin module take a fifth of a second to import, which queries without
+# ensureStream need not spend.
 
 
 def _ensure_streams(options: SourceOptions | SinkOptions, resumed: bool = False) -> None:
-    """Do what the option ensureStream asks for. Runs on the driver, before any request about a stream.
+    """Do what the option ensureStream asks for.
 
-    `resumed` is that of `source.reader.Prepare`.
+    Runs on the driver, before any request about a stream. `resumed` is that of
+    `source.reader.Prepare`.
     """
     if options.ensure_stream is not None:
         from spark_jetstream.admin.ensure import ensure_streams  # noqa: PLC0415
@@ -117,8 +136,14 @@ def _ensure_streams(options: SourceOptions | SinkOptions, resumed: bool = False)
 def _ensure(options: SourceOptions | SinkOptions) -> Ensure:
     from spark_jetstream.admin.ensure import Ensure  # noqa: PLC0415
 
+    streams: tuple[str, ...] = ()
     if isinstance(options, SourceOptions):
         streams = options.streams
-    else:
-        streams = () if options.stream is None else (options.stream,)
-    return Ensure(options.connection, options.ensure_stream or "", options.ensure_stream_on_conflict, streams)
+    elif options.stream is not None:
+        streams = (options.stream,)
+    return Ensure(
+        options.connection,
+        options.ensure_stream or "",
+        options.ensure_stream_on_conflict,
+        streams,
+    )

@@ -36,9 +36,9 @@ The tree, with `*` beside the classes that are worth another try (`retriable`):
         ├── BackupError                       a backup is damaged or not complete, or could not be restored
         └── ServerStartError                  an embedded nats-server did not start
 
-Spark sends errors from one process to another: every class pickles, and the copy has the same type, message and
-attributes. No message contains the value of a secret option, or a control character, and none is longer than
-`LONGEST_MESSAGE`: messages repeat texts of servers, publishers and files.
+Spark sends errors from one process to another: every class pickles, and the copy has the same type,
+message and attributes. No message contains the value of a secret option, or a control character,
+and none is longer than `LONGEST_MESSAGE`: messages repeat texts of servers, publishers and files.
 """
 
 from __future__ import annotations
@@ -57,29 +57,44 @@ LONGEST_MESSAGE = 4000
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""Return a text without control characters: each is shown like ``\x1b``, except those of ``kept``."""
-    return "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text)
+    r"""Return a text with control characters shown like ``\x1b``, except those of ``kept``."""
+    if text.isprintable():
+        return text
+    shown = []
+    for char in text:
+        if char.isprintable() or char in kept:
+            shown.append(char)
+        else:
+            shown.append(ascii(char)[1:-1])
+    return "".join(shown)
 
 
 def brief(text: str, most: int = LONGEST_TEXT, kept: str = "") -> str:
-    """Return what errors and logs say of a text of a server: `printable`, and cut after ``most`` characters.
+    """Return a server's text for errors and logs: `printable`, and cut after ``most`` characters.
 
     The characters of escapes count.
     """
     shown = printable(text[: most + 1], kept)
-    return shown if len(shown) <= most else f"{shown[:most]}..."
+    if len(shown) <= most:
+        return shown
+    return f"{shown[:most]}..."
 
 
 def closest(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the name in ``known`` that is most like ``given`` in any case; "" when none reaches the cutoff."""
+    """Return the name in ``known`` most like ``given`` in any case; "" if none is like it."""
     names = {name.lower(): name for name in known}
     # Comparing takes time that grows with the length, and a longer text is no typing error.
     matches = difflib.get_close_matches(given[:80].lower(), names, n=1, cutoff=cutoff)
-    return names[matches[0]] if matches else ""
+    if not matches:
+        return ""
+    return names[matches[0]]
 
 
 class JetStreamError(Exception):
-    """Base of all errors of this package. ``retriable``: the same request may succeed later without any change."""
+    """Base of all errors of this package.
+
+    ``retriable``: the same request may succeed later without any change.
+    """
 
     retriable: ClassVar[bool] = False
 
@@ -87,14 +102,16 @@ class JetStreamError(Exception):
         super().__init__(brief(message, LONGEST_MESSAGE, LAYOUT))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException would call the constructor with `args` alone, and keyword arguments would be missing.
+        # BaseException would call the constructor with `args` alone, and keyword arguments would be
+        # missing.
         return type(self).__new__, (type(self), *self.args), dict(self.__dict__)
 
 
 class OptionError(JetStreamError, ValueError):
     """An option is unknown, malformed, out of range, or contradicts another one.
 
-    ``option`` is its name as the documentation writes it, or None when the error is not about one option.
+    ``option`` is its name as the documentation writes it, or None when the error is not about one
+    option.
     """
 
     def __init__(self, message: str, *, option: str | None = None) -> None:
@@ -107,7 +124,10 @@ class SchemaError(JetStreamError, ValueError):
 
 
 class WorkerPythonError(JetStreamError):
-    """The Python that Spark's workers run cannot use this package; ``PYSPARK_PYTHON`` names another one."""
+    """The Python of Spark's workers cannot use this package.
+
+    ``PYSPARK_PYTHON`` names another one.
+    """
 
 
 class ConnectionFailed(JetStreamError):
@@ -117,13 +137,13 @@ class ConnectionFailed(JetStreamError):
 
 
 class UntrustedServer(ConnectionFailed):
-    """A server was reached whose certificate is not trusted, or that offers no TLS where that was asked for."""
+    """A server has no trusted certificate, or offers no TLS although the options ask for it."""
 
     retriable = False
 
 
 class WrongServer(ConnectionFailed):
-    """What answers at the address of a server is not a NATS server, such as an HTTP server or a monitoring port."""
+    """Something else than a NATS server answers, such as an HTTP server or a monitoring port."""
 
     retriable = False
 
@@ -133,7 +153,7 @@ class AuthenticationFailed(JetStreamError):
 
 
 class PermissionDenied(JetStreamError):
-    """The account may not publish or subscribe to ``subject`` (None when the server did not say which)."""
+    """The account may not publish or subscribe to ``subject``, None if it is not known."""
 
     def __init__(self, message: str, *, subject: str | None = None) -> None:
         super().__init__(message)
@@ -159,8 +179,8 @@ class ProtocolError(JetStreamError):
 class ApiError(JetStreamError):
     """The JetStream API answered with an error.
 
-    ``code`` is its HTTP-like class (404, 503), ``err_code`` the exact reason (10059), ``description`` the
-    server's own words. 0 and ``""`` stand for what the server left out.
+    ``code`` is its HTTP-like class (404, 503), ``err_code`` the exact reason (10059),
+    ``description`` the server's own words. 0 and ``""`` stand for what the server left out.
     """
 
     def __init__(self, message: str, *, code: int, err_code: int, description: str) -> None:
@@ -185,11 +205,19 @@ class MessageNotFound(ApiError):
 class KeyNotFound(MessageNotFound):
     """A key of a Key-Value bucket has no value.
 
-    ``operation`` is what took it away, ``DELETE`` or ``PURGE``, and ``revision`` which revision that is; ``""`` and 0
-    when nothing is left of the key, or when it never was.
+    ``operation`` is what took it away, ``DELETE`` or ``PURGE``, and ``revision`` which revision
+    that is; ``""`` and 0 when nothing is left of the key, or when it never was.
     """
 
-    def __init__(self, message: str, *, bucket: str, key: str, operation: str = "", revision: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        bucket: str,
+        key: str,
+        operation: str = "",
+        revision: int = 0,
+    ) -> None:
         super().__init__(message, code=404, err_code=10037, description="")
         self.bucket = bucket
         self.key = key
@@ -198,13 +226,21 @@ class KeyNotFound(MessageNotFound):
 
 
 class WrongRevision(ApiError):
-    """A key of a Key-Value bucket has another revision than the one that a write depends on; nothing was stored.
+    """A key of a Key-Value bucket has another revision than a write expects; nothing was stored.
 
-    ``expected`` is that revision (0: none), ``found`` the key's, 0 when it has none, None when the server did not say.
+    ``expected`` is that revision (0: none), ``found`` the key's, 0 when it has none, None when the
+    server did not say.
     """
 
     def __init__(
-        self, message: str, *, bucket: str, key: str, expected: int, found: int | None, err_code: int = 10071
+        self,
+        message: str,
+        *,
+        bucket: str,
+        key: str,
+        expected: int,
+        found: int | None,
+        err_code: int = 10071,
     ) -> None:
         super().__init__(message, code=400, err_code=err_code, description="")
         self.bucket = bucket
@@ -222,7 +258,10 @@ class JetStreamNotEnabled(ApiError):
 
 
 class ConsumerLimitReached(ApiError):
-    """The stream or the account allows no further consumer (2.15: 1,000 unless the stream says otherwise)."""
+    """The stream or the account allows no further consumer.
+
+    Since 2.15 a stream allows 1,000, unless its configuration has another limit.
+    """
 
 
 class InsufficientResources(ApiError):
@@ -230,13 +269,16 @@ class InsufficientResources(ApiError):
 
 
 class ServerBusy(ApiError):
-    """The server cannot answer now: an election, an offline replica, a full queue, a write in progress."""
+    """The server cannot answer now.
+
+    It holds an election, a replica is offline, a queue is full, or a write is in progress.
+    """
 
     retriable = True
 
 
 class PullRefused(JetStreamError):
-    """The server refused a request for messages of a consumer: as it is, the request can never succeed.
+    """The server refused a request for messages of a consumer, which can never succeed.
 
     ``code`` is its status (400, 409, 412), ``description`` the server's own words.
     """
@@ -248,7 +290,10 @@ class PullRefused(JetStreamError):
 
 
 class PinMismatch(PullRefused):
-    """Status 423: the ``id`` of the request is not that of the client which the server has pinned. Ask without it."""
+    """Status 423: the ``id`` of the request is not that of the client which the server has pinned.
+
+    Ask without it.
+    """
 
 
 class ConsumerLost(JetStreamError):
@@ -265,18 +310,29 @@ class OutageError(JetStreamError):
 
 
 class DataLossError(JetStreamError):
-    """Messages that should be read are gone; the text names stream, sequences and ``failOnDataLoss``."""
+    """Messages that should be read are gone.
+
+    The text names stream, sequences and ``failOnDataLoss``.
+    """
 
 
 class RowRefused(JetStreamError):
     """A row cannot be stored, and its task fails.
 
-    ``number`` counts the rows of the task from 1 (0: no single row is to blame), ``subject`` is its subject,
-    ``err_code`` the server's reason (0 when it has none), and ``stored`` the number of rows that this attempt of the
-    task has stored.
+    ``number`` counts the rows of the task from 1 (0: no single row is to blame), ``subject`` is its
+    subject, ``err_code`` the server's reason (0 when it has none), and ``stored`` the number of
+    rows that this attempt of the task has stored.
     """
 
-    def __init__(self, message: str, *, number: int, subject: str, err_code: int = 0, stored: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        number: int,
+        subject: str,
+        err_code: int = 0,
+        stored: int = 0,
+    ) -> None:
         super().__init__(message)
         self.number = number
         self.subject = subject
@@ -285,18 +341,22 @@ class RowRefused(JetStreamError):
 
 
 class DeliveryError(JetStreamError):
-    """What option ``delivery`` promises cannot be kept: by the stream, against another attempt, or with other rows."""
+    """The promise of option ``delivery`` cannot be kept.
+
+    The stream, another attempt, or other rows prevent it.
+    """
 
 
 class BackupError(JetStreamError):
-    """A backup of a stream is damaged or not complete, or what was restored from it had to be taken back."""
+    """A backup of a stream is damaged or not complete, or could not be restored."""
 
 
 class ServerStartError(JetStreamError):
     """An embedded nats-server did not start; the message holds the end of its log."""
 
 
-#: err_code -> class, for the codes that deserve more than `ApiError` (nats-server: server/errors.json).
+#: err_code -> class, for the codes that deserve more than `ApiError` (nats-server:
+#: server/errors.json).
 API_ERRORS: Mapping[int, type[ApiError]] = {
     10002: InsufficientResources,  # resource limits exceeded for account
     10004: ServerBusy,  # incomplete results: a server of the cluster did not answer
@@ -326,22 +386,29 @@ API_ERRORS: Mapping[int, type[ApiError]] = {
 
 def pull_refused(message: str, code: int, description: str) -> PullRefused:
     """Return the error for a status that refuses a request for messages of a consumer."""
-    return (PinMismatch if code == 423 else PullRefused)(message, code=code, description=description)
+    if code == 423:
+        return PinMismatch(message, code=code, description=description)
+    return PullRefused(message, code=code, description=description)
 
 
 def api_error(error: Mapping[str, Any], context: str) -> ApiError:
-    """The exception for the ``error`` object of a JetStream API reply, whose fields may be missing or malformed.
+    """Return the exception for the ``error`` object of a reply of the JetStream API.
 
-    ``context`` says what was asked, as an infinitive without "to": ``"create a consumer on stream ORDERS"``.
+    Its fields may be missing or malformed.
+    ``context`` says what was asked, as an infinitive without "to": ``"create a consumer on stream
+    ORDERS"``.
     """
     code = _integer(error.get("code"))
     err_code = _integer(error.get("err_code"))
     given = error.get("description")
     description = brief(given) if isinstance(given, str) else ""
-    cls = API_ERRORS.get(err_code, ApiError)
-    message = f"cannot {context}: {description or 'the server gave no reason'} (code {code}, error {err_code})"
-    return cls(message, code=code, err_code=err_code, description=description)
+    reason = description or "the server gave no reason"
+    message = f"cannot {context}: {reason} (code {code}, error {err_code})"
+    kind = API_ERRORS.get(err_code, ApiError)
+    return kind(message, code=code, err_code=err_code, description=description)
 
 
 def _integer(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return 0

@@ -1,8 +1,9 @@
-"""The only lists of the columns that rows of streams, counters, dead letters, Key-Value and Object Store buckets have.
+"""The only lists of columns: of streams, counters, dead letters and buckets.
 
-The Arrow types are those that Spark derives from the same columns (`pyspark.sql.pandas.types.to_arrow_schema` with time
-zone UTC), because the first batch that a reader yields must equal that schema in names, types and nullability. All
-columns are nullable unless a user's schema says otherwise. Nothing here imports pyspark.
+The Arrow types are those that Spark derives from the same columns
+(`pyspark.sql.pandas.types.to_arrow_schema` with time zone UTC), because the first batch that a
+reader yields must equal that schema in names, types and nullability. All columns are nullable
+unless a user's schema says otherwise. Nothing here imports pyspark.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ class GivenField(NamedTuple):
     json: Any = None
 
 
-#: Spark's types, and Arrow's. The field names inside a map are Spark's; pyarrow would call the last one "item".
+#: Spark's types, and Arrow's. The field names inside a map are Spark's; pyarrow would call the last
+#: one "item".
 TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
     "bigint": pa.int64(),
     "boolean": pa.bool_(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
-    "map<string,array<string>>": pa.map_(pa.string(), pa.field("value", pa.list_(pa.field("element", pa.string())))),
+    "map<string,array<string>>": pa.map_(
+        pa.string(),
+        pa.field("value", pa.list_(pa.field("element", pa.string()))),
+    ),
     "map<string,map<string,string>>": pa.map_(pa.string(), pa.map_(pa.string(), pa.string())),
 }
 
@@ -84,7 +89,8 @@ OBJECT_COLUMNS = _columns(
 # With option contentOff.
 LISTED_COLUMNS = (*OBJECT_COLUMNS[:-1], *_columns("content? binary"))
 
-#: Columns of other connectors (Kafka, Event Hubs, Kinesis, nats-spark-connector), in lower case, and those here.
+#: Columns of other connectors (Kafka, Event Hubs, Kinesis, nats-spark-connector), in lower case,
+#: and those here.
 _FOREIGN: Mapping[str, str] = {
     "approximatearrivaltimestamp": "timestamp",
     "body": "data",
@@ -115,8 +121,12 @@ def ddl(columns: Sequence[Column]) -> str:
 
 
 def arrow_schema(names: Sequence[str], columns: Sequence[Column] = COLUMNS) -> pa.Schema:
-    """The Arrow schema of the columns ``names``, in that order; `SchemaError` when one is not among ``columns``."""
-    return pa.schema([pa.field(column.name, column.arrow) for column in (_column(name, columns) for name in names)])
+    """Return the Arrow schema of the columns ``names``, in that order.
+
+    Raises `SchemaError` for a name that is not among ``columns``.
+    """
+    chosen = [_column(name, columns) for name in names]
+    return pa.schema([pa.field(column.name, column.arrow) for column in chosen])
 
 
 def declared_schema(fields: Sequence[GivenField], columns: Sequence[Column] = COLUMNS) -> pa.Schema:
@@ -184,9 +194,11 @@ def zone_hint(spark: str) -> str:
 
 
 def closest_column(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    """Return the column that ``name`` stands for in another connector, or is most like; "" if there is none."""
-    ours = _FOREIGN.get(name.lower(), "")
-    return ours if ours in known else closest(name, known, cutoff)
+    """Return the column that another connector calls ``name``, or a similar one, or ""."""
+    ours = _FOREIGN.get(name.lower())
+    if ours is not None and ours in known:
+        return ours
+    return closest(name, known, cutoff)
 
 
 def _column(name: str, columns: Sequence[Column]) -> Column:
@@ -194,7 +206,8 @@ def _column(name: str, columns: Sequence[Column]) -> Column:
     column = known.get(name)
     if column is None:
         nearest = closest_column(name, known, 0.0)
-        raise SchemaError(f'there is no column "{name}"; did you mean "{nearest}" (columns: {_names(columns)})')
+        hint = f'did you mean "{nearest}" (columns: {_names(columns)})'
+        raise SchemaError(f'there is no column "{name}"; {hint}')
     return column
 
 

@@ -22,6 +22,9 @@ try:
 except ImportError:  # pyspark-client, which runs no Spark process
     SparkFiles = None  # type: ignore[assignment,misc]
 
+#: Errors of `SparkFiles` outside of a Spark process, where there are no such files.
+_OUTSIDE_SPARK = (RuntimeError, AttributeError, AssertionError)
+
 _eased = False
 _asked: set[str] = set()
 
@@ -41,10 +44,11 @@ class _SparkForm(logging.Formatter):
 
 @functools.cache
 def log_as_spark() -> bool:
-    """Give the log lines of this package the form of Spark's own; return False if the process has set up logging.
+    """Give the log lines of this package the form of Spark's own.
 
-    Spark's Python processes have not: the warnings of a library go to standard error, among the lines of Spark, without
-    time, level and origin.
+    Return False, and do nothing, if the process has set up logging.
+    Spark's Python processes have not: the warnings of a library go to standard error, among the
+    lines of Spark, without time, level and origin.
     """
     log = logging.getLogger(__package__)
     if log.hasHandlers():
@@ -62,38 +66,49 @@ def refuse_spark_3() -> None:
     """
     if find_spec("pyspark.sql.datasource") is None:
         raise ImportError(
-            f"this Spark is {pyspark.__version__}, and Python data sources begin with Spark 4.0: use one of the "
+            f"this Spark is {pyspark.__version__}, and Python data sources begin with Spark 4.0: "
+            f"use one of the "
             "versions in docs/compatibility.md",
             name="pyspark.sql.datasource",
         )
 
 
 def find_file(path: str) -> str:
-    """The place of a file on this node: as named, or as sent along with `--files` or `addArtifacts`."""
+    """Return the path of a file on this node.
+
+    It is the named one, or that of a file sent with `--files` or `addArtifacts`.
+    """
     if os.path.exists(path):
         return path
     name = os.path.basename(path)
     try:
         sent = SparkFiles.get(name)
-    except (RuntimeError, AttributeError, AssertionError):  # outside a Spark process there are no such files
+    except _OUTSIDE_SPARK:
         return path
-    # The driver of a streaming query is given a folder of its own, `streaming_job`, below the one with the files.
+    if os.path.exists(sent):
+        return sent
+    # The driver of a streaming query is given a folder of its own, `streaming_job`, below the one
+    # with the files.
     above = os.path.join(os.path.dirname(os.path.dirname(sent)), name)
-    return next((place for place in (sent, above) if os.path.exists(place)), path)
+    if os.path.exists(above):
+        return above
+    return path
 
 
 def first_time(what: str) -> bool:
     """Whether no process of this Spark application has asked about `what` before, on this node.
 
-    Spark's driver asks a Python worker to check and to commit a micro-batch, which is a new process after a pause: a
-    file in the application's own folder, which Spark removes at its end, remembers what was said.
+    Spark's driver asks a Python worker to check and to commit a micro-batch, which is a new process
+    after a pause: a file in the application's own folder, which Spark removes at its end, remembers
+    what was said.
     """
     new = what not in _asked
     _asked.add(what)
-    with contextlib.suppress(OSError, RuntimeError, AttributeError, AssertionError):  # outside a Spark process
-        name = f"spark-jetstream-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+    name = f"spark-jetstream-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+    with contextlib.suppress(*_OUTSIDE_SPARK, OSError):
+        note = os.path.join(SparkFiles.getRootDirectory(), name)
         try:
-            os.close(os.open(os.path.join(SparkFiles.getRootDirectory(), name), os.O_CREAT | os.O_EXCL))
+            os.close(os.open(note, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
     return new
@@ -114,27 +129,23 @@ def ease_next_tasks() -> None:
 def _freeze_imports() -> None:
     """Take what this worker has imported out of garbage collection.
 
-    Spark's worker looks for garbage after each task (pyspark/daemon.py), among all objects of pyarrow, pandas and
-    nats-py: a third of the CPU of a small task.
+    Spark's worker looks for garbage after each task (pyspark/daemon.py), among all objects of
+    pyarrow, pandas and nats-py: a third of the CPU of a small task.
     """
     gc.collect()  # or what is garbage now would stay
     gc.freeze()
 
 
 def _acknowledge_at_once() -> None:
-    """Let this worker's kernel acknowledge the beginning of each task at once, if Spark sends tasks over TCP.
+    """Let this worker's kernel acknowledge the beginning of each task at once.
 
-    Spark sends a task in two writes. Its kernel holds the second back until the first is acknowledged (Nagle's
-    algorithm), and this one puts that off for 40 ms where the worker has just answered: it expects another answer to
-    carry the acknowledgement. TCP_QUICKACK ends that until the next answer (tcp(7)), so it must be set after each task.
-    The worker's garbage collection is what happens then (pyspark/daemon.py).
+    Spark sends a task in two writes. Its kernel holds the second back until the first is
+    acknowledged (Nagle's algorithm), and this one puts that off for 40 ms where the worker has just
+    answered: it expects another answer to carry the acknowledgement.
     """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "worker":
-        frame = frame.f_back
-    connection = frame.f_locals.get("sock") if frame is not None else None
+    connection = _worker_connection()
     option = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-    if option is None or not isinstance(connection, socket.socket) or connection.family == socket.AF_UNIX:
+    if connection is None or option is None:
         return
 
     def collected(phase: str, info: dict[str, int]) -> None:
@@ -142,4 +153,20 @@ def _acknowledge_at_once() -> None:
             with contextlib.suppress(OSError):  # Spark has closed it
                 connection.setsockopt(socket.IPPROTO_TCP, option, 1)
 
+    # The option holds until the next answer (tcp(7)), so it must be set after each task: the worker
+    # collects garbage then (pyspark/daemon.py).
     gc.callbacks.append(collected)
+
+
+def _worker_connection() -> socket.socket | None:
+    """Return the TCP socket over which Spark sends tasks to this worker, None without one."""
+    # It is a local variable of pyspark/daemon.py.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "worker":
+        frame = frame.f_back
+    if frame is None:
+        return None
+    connection = frame.f_locals.get("sock")
+    if not isinstance(connection, socket.socket) or connection.family == socket.AF_UNIX:
+        return None
+    return connection
