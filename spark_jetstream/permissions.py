@@ -1,10 +1,11 @@
-"""The least permissions of a NATS user for each purpose, and the server's configuration of them. Pure.
+"""The least permissions of a NATS user for each purpose, and the server's configuration of them.
 
-docs/permissions.md shows them. Tests run each purpose with them, and with each one left out.
+Pure. docs/permissions.md shows them. Tests run each purpose with them, and with each one left out.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -24,8 +25,8 @@ PermissionKind = Literal["publish", "subscribe"]
 class Permission:
     """The permission to publish or to subscribe to the subjects that a filter matches.
 
-    ``why`` says what needs it. ``when`` says in which case, "" for always. ``without`` says what happens if an optional
-    permission is missing; it is "" if the absence is an error.
+    ``why`` says what needs it. ``when`` says in which case, "" for always. ``without`` says what
+    happens if an optional permission is missing; it is "" if the absence is an error.
     """
 
     subject: str
@@ -41,7 +42,10 @@ class Permission:
 
 @dataclass(frozen=True)
 class Names:
-    """The names in the subjects of permissions. ``subjects`` is None for any filters, and empty for none."""
+    """The names in the subjects of permissions.
+
+    ``subjects`` is None for any filters, and empty for none.
+    """
 
     stream: str
     bucket: str
@@ -56,12 +60,17 @@ class Names:
         return jsapi.subject(self.prefix, api_subject, **{**known, **names})
 
     def subject(self, template: str) -> str:
-        """Return a subject of the API as `api` does, or one with ``$`` with its placeholder filled in."""
-        return template.format(stream=self.stream) if template.startswith("$") else self.api(template)
+        """Return a subject of the API as `api` does; or one with ``$``, its placeholder filled in."""
+        if template.startswith("$"):
+            return template.format(stream=self.stream)
+        return self.api(template)
 
     def data(self, subject: str) -> str:
-        """Return where to publish to a subject of a Key-Value bucket: below the prefix of a domain or account."""
-        return subject if self.prefix == jsapi.DEFAULT_PREFIX else f"{self.prefix}.{subject}"
+        """Return where clients publish to a subject of a Key-Value bucket."""
+        if self.prefix == jsapi.DEFAULT_PREFIX:
+            return subject
+        # The bucket of another domain or account has its subjects below their prefix.
+        return f"{self.prefix}.{subject}"
 
 
 Lines = Iterator[Permission]
@@ -71,7 +80,12 @@ _LOOK_AT_STREAMS = (
     (jsapi.STREAM_LIST, "streams.infos"),
     (jsapi.STREAM_INFO, "streams.load, subjects, replicas, origins, plan"),
 )
-_ENSURE = ((jsapi.STREAM_INFO, "whether it is there, and as described"), (jsapi.STREAM_CREATE, "create it"))
+_ENSURE = (
+    (jsapi.STREAM_INFO, "whether it is there, and as described"),
+    (jsapi.STREAM_CREATE, "create it"),
+)
+#: Purposes, or parts of some, as rows. A row has a subject of the API, or one with ``$``; the use
+#: of it; and the case in which it is needed, unless that is any.
 _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
     "read-direct": (
         (jsapi.STREAM_INFO, "where the stream begins and ends"),
@@ -127,7 +141,10 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.DIRECT_GET_LAST, "messages.last with direct"),
         (jsapi.MESSAGE_DELETE, "messages.delete, erase"),
     ),
-    "admin-backup": ((jsapi.STREAM_SNAPSHOT, "begin"), ("$JS.SNAPSHOT.ACK.{stream}.>", "each chunk came")),
+    "admin-backup": (
+        (jsapi.STREAM_SNAPSHOT, "begin"),
+        ("$JS.SNAPSHOT.ACK.{stream}.>", "each chunk came"),
+    ),
     "admin-restore": (
         (jsapi.STREAM_NAMES, "whether another stream has the subjects"),
         (jsapi.STREAM_RESTORE, "begin"),
@@ -144,49 +161,67 @@ _LISTED: Mapping[str, Sequence[tuple[str, str] | tuple[str, str, str]]] = {
         (jsapi.STREAM_DELETE, "delete"),
     ),
 }
-"""Purposes, or parts of some, as rows: a subject of the API, or one with ``$``; what needs it; in which case."""
 
 
 def _listed(purpose: str) -> Callable[[Names], Lines]:
     """Return the function for a purpose of `_LISTED`."""
-    return lambda names: (Permission(names.subject(row[0]), *row[1:]) for row in _LISTED[purpose])
+    return functools.partial(_rows, purpose)
+
+
+def _rows(purpose: str, names: Names) -> Lines:
+    for row in _LISTED[purpose]:
+        yield Permission(names.subject(row[0]), *row[1:])
 
 
 # Reading
 
 
+#: The cases in which the subject that creates a consumer has no filter, and in which it has one.
 _CASES = ("without a filter, or with several", "with one filter")
-"""When the subject that creates a consumer has no filter, and when it has one."""
 
 
-def read(names: Names, why: str = "a consumer for each task", cases: tuple[str, str] = _CASES) -> Lines:
+def read(
+    names: Names,
+    why: str = "a consumer for each task",
+    cases: tuple[str, str] = _CASES,
+) -> Lines:
     yield Permission(names.api(jsapi.STREAM_INFO), "where the stream begins and ends")
     yield from _creating(names, "*", why, cases)
     yield from _using(names, "its messages", "when the task is done")
-    if not names.subjects:  # it allows to see all messages of the stream
+    if not names.subjects:
+        # This permission lets the user see all messages of the stream.
         yield _compared(names)
 
 
 def _compared(names: Names) -> Permission:
     """Return the permission for asking the leader after a consumer has found nothing more."""
-    without = "a consumer on a replica that lags may leave out the last messages"
-    return Permission(names.api(jsapi.MESSAGE_GET), "whether the leader has more than a consumer", without=without)
+    return Permission(
+        names.api(jsapi.MESSAGE_GET),
+        "whether the leader has more than a consumer",
+        without="a consumer on a replica that lags may leave out the last messages",
+    )
 
 
 def _using(names: Names, messages: str, done: str) -> Lines:
-    """Yield the permissions for what a reader does with its consumers, and why it does it."""
+    """Yield the permissions for pulling from consumers, and for deleting them."""
     yield Permission(names.api(jsapi.CONSUMER_NEXT), messages)
     idle = "consumers stay until they have been idle for 30 seconds"
     yield Permission(names.api(jsapi.CONSUMER_DELETE), done, without=idle)
 
 
 def _creating(names: Names, consumer: str, why: str, cases: tuple[str, str] = _CASES) -> Lines:
-    """Yield the permissions for creating consumers of this name; a single filter is part of the subject."""
+    """Yield the permissions for creating consumers of this name."""
+
+    def create(filters: Sequence[str]) -> str:
+        return jsapi.consumer_create(names.prefix, names.stream, consumer, filters)
+
     if names.subjects is not None:
-        yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, names.subjects), why)
+        yield Permission(create(names.subjects), why)
         return
-    for filters, when in zip(((), (">",)), cases, strict=True):
-        yield Permission(jsapi.consumer_create(names.prefix, names.stream, consumer, filters), why, when)
+    # A single filter is part of the subject; none, or several, are not.
+    without_filter, with_filter = cases
+    yield Permission(create(()), why, without_filter)
+    yield Permission(create((">",)), why, with_filter)
 
 
 def durable(names: Names) -> Lines:
@@ -206,21 +241,34 @@ def durable_old(names: Names) -> Lines:
 
 def _position(names: Names) -> Lines:
     yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=names.durable), "the position")
-    yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=_moving(names)), "what a broken move has left")
+    yield Permission(
+        names.api(jsapi.CONSUMER_INFO, consumer=_moving(names)),
+        "what a broken move has left",
+    )
 
 
 def _alive(names: Names) -> Permission:
-    """Return the permission for pulling nothing from the consumer: the server counts only pulls as activity."""
-    pull = names.api(jsapi.CONSUMER_NEXT, consumer=names.durable)
-    return Permission(pull, "signs of life of the consumer", "the stream's consumer_limits have an inactive_threshold")
+    """Return the permission for pulling nothing from the consumer."""
+    # The server counts only pulls as activity.
+    return Permission(
+        names.api(jsapi.CONSUMER_NEXT, consumer=names.durable),
+        "signs of life of the consumer",
+        "the stream's consumer_limits have an inactive_threshold",
+    )
 
 
 def _moving(names: Names) -> str:
-    return names.durable if names.durable == "*" else stand_in(names.durable)
+    """Return the name of the consumer that stands in while the durable one is moved."""
+    if names.durable == "*":
+        return "*"
+    return stand_in(names.durable)
 
 
 def durable_queue(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.CONSUMER_INFO, consumer=names.durable), "whether it is still ours")
+    yield Permission(
+        names.api(jsapi.CONSUMER_INFO, consumer=names.durable),
+        "whether it is still ours",
+    )
     yield from _creating(names, names.durable, "the consumer that reserves the filter")
     yield _alive(names)
     yield Permission(names.api(jsapi.STREAM_PURGE), "a commit removes what was read")
@@ -238,29 +286,49 @@ def _kv(names: Names) -> Names:
 
 
 def kv_read(names: Names) -> Lines:
-    cases = ("without keys, with several, or as of the past", "one key, or the table of a bucket with history")
+    cases = (
+        "without keys, with several, or as of the past",
+        "one key, or the table of a bucket with history",
+    )
     return read(_kv(names), cases=cases)
 
 
+def kv_read_direct(names: Names) -> Lines:
+    return _rows("read-direct", _kv(names))
+
+
 def dead_letters_read(names: Names) -> Lines:
-    kept = names.stream if names.stream == "*" else dead_letter_stream(names.stream)
+    kept = "*" if names.stream == "*" else dead_letter_stream(names.stream)
     yield from read(replace(names, stream=kept, subjects=()))
     yield Permission(names.api(jsapi.MESSAGE_GET), "the messages", "columns of the message")
-    yield Permission(names.api(jsapi.STREAM_INFO), "since when the stream is there", "columns of the message")
+    yield Permission(
+        names.api(jsapi.STREAM_INFO),
+        "since when the stream is there",
+        "columns of the message",
+    )
 
 
 def object_read(names: Names) -> Lines:
     bucket = _objects(names)
     yield from read(bucket, "consumers for the list of objects")
     yield _compared(bucket)
-    chunks = [objects.chunk_subject(names.bucket, "*")]
-    for filters, why in ((chunks, "a consumer for the content of one"), ([], "a consumer for the content of several")):
-        create = jsapi.consumer_create(names.prefix, bucket.stream, "*", filters)
-        yield Permission(create, why, "unless contentOff=true")
+    chunks = objects.chunk_subject(names.bucket, "*")
+    of_one = jsapi.consumer_create(names.prefix, bucket.stream, "*", [chunks])
+    of_several = jsapi.consumer_create(names.prefix, bucket.stream, "*", [])
+    yield Permission(of_one, "a consumer for the content of one", "unless contentOff=true")
+    yield Permission(of_several, "a consumer for the content of several", "unless contentOff=true")
+
+
+def object_read_direct(names: Names) -> Lines:
+    return _rows("read-direct", _objects(names))
 
 
 def _objects(names: Names) -> Names:
-    return replace(names, stream=objects.stream_name(names.bucket), subjects=[objects.meta_filter(names.bucket)])
+    return replace(
+        names,
+        stream=objects.stream_name(names.bucket),
+        subjects=[objects.meta_filter(names.bucket)],
+    )
 
 
 # Writing
@@ -275,14 +343,23 @@ def _dead_letters(names: Names) -> Lines:
 
 
 def _find(names: Names, when: str) -> Permission:
-    return Permission(names.api(jsapi.STREAM_NAMES), "which stream has a subject", when, without=_UNSEEN)
+    return Permission(
+        names.api(jsapi.STREAM_NAMES),
+        "which stream has a subject",
+        when,
+        without=_UNSEEN,
+    )
 
 
 def write(names: Names) -> Lines:
     for subject in names.subjects or ():
         yield Permission(subject, "the rows")
     yield from _dead_letters(names)
-    yield Permission(names.api(jsapi.STREAM_INFO), "a look at the stream before the first row", without=_UNSEEN)
+    yield Permission(
+        names.api(jsapi.STREAM_INFO),
+        "a look at the stream before the first row",
+        without=_UNSEEN,
+    )
     yield _find(names, "without option stream")
     yield Permission(
         names.api(jsapi.MESSAGE_GET),
@@ -316,7 +393,11 @@ def kv_write(names: Names) -> Lines:
     for key in names.subjects or (">",):
         yield Permission(names.data(f"$KV.{names.bucket}.{key}"), "the rows")
     yield from _dead_letters(names)
-    yield Permission(bucket.api(jsapi.STREAM_INFO), "a look at the bucket before the first row", without=_UNSEEN)
+    yield Permission(
+        bucket.api(jsapi.STREAM_INFO),
+        "a look at the bucket before the first row",
+        without=_UNSEEN,
+    )
     yield Permission(
         bucket.api(jsapi.MESSAGE_GET),
         "which revision a key has",
@@ -327,17 +408,28 @@ def kv_write(names: Names) -> Lines:
 
 def object_write(names: Names) -> Lines:
     bucket = _objects(names)
-    yield Permission(objects.meta_subject(names.bucket, "").removesuffix(".") + ".*", "meta messages of objects")
+    yield Permission(
+        objects.meta_subject(names.bucket, "").removesuffix(".") + ".*",
+        "meta messages of objects",
+    )
     yield Permission(objects.chunk_subject(names.bucket, "*"), "chunks, and the notes beside them")
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "what is replaced")
     yield Permission(bucket.api(jsapi.STREAM_PURGE), "remove chunks of what was replaced")
-    yield Permission(bucket.api(jsapi.STREAM_INFO), "a look at the bucket, and its max_msg_size", without=_UNSEEN)
+    yield Permission(
+        bucket.api(jsapi.STREAM_INFO),
+        "a look at the bucket, and its max_msg_size",
+        without=_UNSEEN,
+    )
 
 
 def leaf_copy(names: Names) -> Lines:
-    for form, when in zip((jsapi.CONSUMER_CREATE, jsapi.CONSUMER_CREATE_NAMED), _CASES, strict=True):
-        # Where a leaf node subscribes, the server finds `.>`, and not the narrower `.*.>` (tried on 2.15.1).
-        yield Permission(names.api(form, consumer=">"), "the consumer that sends the copy", when)
+    without_filter, with_filter = _CASES
+    # Where a leaf node subscribes, the server finds `.>`, and not the narrower `.*.>` (tried on
+    # 2.15.1).
+    create = names.api(jsapi.CONSUMER_CREATE, consumer=">")
+    create_named = names.api(jsapi.CONSUMER_CREATE_NAMED, consumer=">")
+    yield Permission(create, "the consumer that sends the copy", without_filter)
+    yield Permission(create_named, "the consumer that sends the copy", with_filter)
     yield Permission(f"$JS.FC.{names.stream}.>", "answers to its flow control")
     yield Permission("$JSC.R.*", "the answer that it was created", kind="subscribe")
     yield Permission("$JS.M.*", "messages and heartbeats", "mirrors", kind="subscribe")
@@ -345,14 +437,22 @@ def leaf_copy(names: Names) -> Lines:
 
 
 def leaf_origin(names: Names) -> Lines:
+    # The hub publishes to the subjects that the leaf node subscribes to, and the other way round.
     for line in leaf_copy(names):
-        yield replace(line, kind="publish" if line.kind == "subscribe" else "subscribe")
+        if line.kind == "subscribe":
+            yield replace(line, kind="publish")
+        else:
+            yield replace(line, kind="subscribe")
 
 
-def _reading(names: Names, filters: Sequence[tuple[str, str]]) -> Lines:
-    """Yield the permissions for reading with consumers. `filters` are (filter, why); "" is none or several filters."""
-    for subject, why in filters:
-        yield Permission(jsapi.consumer_create(names.prefix, names.stream, "*", (subject,) if subject else ()), why)
+def _reading(names: Names, uses: Sequence[tuple[str, str]]) -> Lines:
+    """Yield the permissions for reading with consumers.
+
+    ``uses`` are pairs of a filter and its use; the filter "" stands for none or several.
+    """
+    for subject, why in uses:
+        filters = (subject,) if subject else ()
+        yield Permission(jsapi.consumer_create(names.prefix, names.stream, "*", filters), why)
     yield from _using(names, "what they deliver", "when it is read")
 
 
@@ -363,13 +463,20 @@ def kv(names: Names) -> Lines:
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "get; history and watch of replicas")
     yield Permission(bucket.api(jsapi.DIRECT_GET), "get with a revision and direct")
     yield Permission(bucket.api(jsapi.DIRECT_GET_LAST, subject=keys), "get with direct")
-    yield from _reading(bucket, [(keys, "keys, entries, history, watch"), ("", "the same with several filters")])
+    yield from _reading(
+        bucket,
+        [(keys, "keys, entries, history, watch"), ("", "the same with several filters")],
+    )
     yield Permission(names.data(keys), "put, create, update, delete, purge, revert")
     yield Permission(bucket.api(jsapi.STREAM_PURGE), "purge_deletes")
 
 
 def counters(names: Names) -> Lines:
-    yield Permission(names.api(jsapi.STREAM_NAMES), "which stream captures a subject", "without stream")
+    yield Permission(
+        names.api(jsapi.STREAM_NAMES),
+        "which stream captures a subject",
+        "without stream",
+    )
     yield Permission(names.api(jsapi.STREAM_INFO), "list")
     yield Permission(names.api(jsapi.MESSAGE_GET), "get; list of replicas")
     yield from _reading(names, [(">", "list"), ("", "list without a subject, or with several")])
@@ -379,50 +486,80 @@ def counters(names: Names) -> Lines:
 
 def object_store(names: Names) -> Lines:
     bucket = _objects(names)
-    metas, chunks = objects.meta_filter(names.bucket), objects.chunk_subject(names.bucket, "*")
+    metas = objects.meta_filter(names.bucket)
+    chunks = objects.chunk_subject(names.bucket, "*")
     yield from _listed("bucket")(bucket)
     yield Permission(bucket.api(jsapi.MESSAGE_GET), "info, what is replaced; watch of replicas")
     yield from _reading(bucket, [(metas, "list, watch"), (chunks, "get, get_file")])
     yield Permission(metas.removesuffix(">") + "*", "put, delete, update_meta, link")
     yield Permission(chunks, "put, put_file")
-    yield Permission(bucket.api(jsapi.STREAM_PURGE), "remove chunks of what was replaced or deleted")
+    yield Permission(
+        bucket.api(jsapi.STREAM_PURGE),
+        "remove chunks of what was replaced or deleted",
+    )
 
 
 def events(names: Names) -> Lines:
-    if names.stream == "*":
-        subjects = ["ADVISORY.>", "METRIC.>"]
-    else:
-        subjects = [f"ADVISORY.STREAM.*.{names.stream}"]
-        subjects += [f"{kind}.CONSUMER.*.{names.stream}.*" for kind in ("ADVISORY", "METRIC")]
+    subjects = ["ADVISORY.>", "METRIC.>"]
+    if names.stream != "*":
+        subjects = [
+            f"ADVISORY.STREAM.*.{names.stream}",
+            f"ADVISORY.CONSUMER.*.{names.stream}.*",
+            f"METRIC.CONSUMER.*.{names.stream}.*",
+        ]
     for subject in subjects:
         yield Permission(f"$JS.EVENT.{subject}", "events.watch", kind="subscribe")
 
 
 _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "read": ("read a stream", read),
-    "read-direct": ("read a stream by direct gets (readWith=direct), which makes no consumer", _listed("read-direct")),
+    "read-direct": (
+        "read a stream by direct gets (readWith=direct), which makes no consumer",
+        _listed("read-direct"),
+    ),
     "find-streams": (
         "find the streams to read by name or metadata (streamPattern, streamMetadata), beside reading them",
         _listed("find-streams"),
     ),
-    "durable": ("keep a query's position (durable) on a stream with limits or interest, beside reading it", durable),
+    "durable": (
+        "keep a query's position (durable) on a stream with limits or interest, beside reading it",
+        durable,
+    ),
     "durable-old": ("the same on a server before 2.14, which cannot move a consumer", durable_old),
-    "durable-queue": ("keep a query's position (durable) on a work queue, beside reading it", durable_queue),
-    "dead-letters-read": ("read what consumers of a stream gave up (deadLettersOf)", dead_letters_read),
+    "durable-queue": (
+        "keep a query's position (durable) on a work queue, beside reading it",
+        durable_queue,
+    ),
+    "dead-letters-read": (
+        "read what consumers of a stream gave up (deadLettersOf)",
+        dead_letters_read,
+    ),
     "kv-read": ("read a Key-Value bucket: its table, all revisions, its changes", kv_read),
-    "kv-read-direct": ("read a Key-Value bucket by direct gets", lambda names: _listed("read-direct")(_kv(names))),
+    "kv-read-direct": ("read a Key-Value bucket by direct gets", kv_read_direct),
     "kv-write": ("write to a Key-Value bucket", kv_write),
     "object-read": ("read an Object Store bucket", object_read),
-    "object-read-direct": ("read objects by direct gets", lambda names: _listed("read-direct")(_objects(names))),
+    "object-read-direct": ("read objects by direct gets", object_read_direct),
     "object-write": ("write to an Object Store bucket", object_write),
     "write": ("write to a stream, at-least-once or deduplicated", write),
     "write-exactly-once": ("write to a stream, exactly-once", write_exactly_once),
     "ensure-stream": ("create a stream on demand (ensureStream)", _listed("ensure-stream")),
-    "ensure-stream-update": ("the same with ensureStreamOnConflict=update", _listed("ensure-stream-update")),
+    "ensure-stream-update": (
+        "the same with ensureStreamOnConflict=update",
+        _listed("ensure-stream-update"),
+    ),
     "admin-account": ("look at the account", _listed("admin-account")),
-    "admin-look": ("look at streams and consumers, and at the lag of consumers", _listed("admin-look")),
-    "admin-streams": ("create, change, purge and delete streams, besides looking at them", _listed("admin-streams")),
-    "admin-consumers": ("create, change, use, delete consumers, besides looking at them", _listed("admin-consumers")),
+    "admin-look": (
+        "look at streams and consumers, and at the lag of consumers",
+        _listed("admin-look"),
+    ),
+    "admin-streams": (
+        "create, change, purge and delete streams, besides looking at them",
+        _listed("admin-streams"),
+    ),
+    "admin-consumers": (
+        "create, change, use, delete consumers, besides looking at them",
+        _listed("admin-consumers"),
+    ),
     "admin-messages": ("read and remove single messages", _listed("admin-messages")),
     "admin-counters": ("read counters, and add to those of the given subjects", counters),
     "admin-backup": ("back up a stream", _listed("admin-backup")),
@@ -430,11 +567,18 @@ _PURPOSES: Mapping[str, tuple[str, Callable[[Names], Lines]]] = {
     "admin-kv": ("make, read, write and remove a Key-Value bucket", kv),
     "admin-objects": ("make, read, write and remove an Object Store bucket", object_store),
     "admin-events": ("hear events", events),
-    "leaf-copy": ("let a leaf node, as its remote's user, mirror or source a stream of the hub", leaf_copy),
-    "leaf-origin": ("let the hub mirror or source a stream of a leaf node, as the remote's user", leaf_origin),
+    "leaf-copy": (
+        "let a leaf node, as its remote's user, mirror or source a stream of the hub",
+        leaf_copy,
+    ),
+    "leaf-origin": (
+        "let the hub mirror or source a stream of a leaf node, as the remote's user",
+        leaf_origin,
+    ),
 }
 
-_DEAF = ("admin-events", "leaf-copy", "leaf-origin")  # they ask for nothing, so nobody answers them
+# These send no requests, so they need no inbox for the answers.
+_WITHOUT_INBOX = ("admin-events", "leaf-copy", "leaf-origin")
 PURPOSES: Mapping[str, str] = {name: description for name, (description, _) in _PURPOSES.items()}
 """What a user may be allowed to do -> a description, as an infinitive without "to"."""
 
@@ -452,13 +596,14 @@ def needed(
 ) -> tuple[Permission, ...]:
     """Return the least permissions for one of `PURPOSES`, none twice.
 
-    The purposes durable, durable-queue and find-streams have only what they need beside read or read-direct; `merged`
-    combines sets.
+    The purposes durable, durable-queue and find-streams have only what they need beside read or
+    read-direct; `merged` combines sets.
 
-    ``stream`` and ``durable`` are ``*`` for any. ``subjects`` are the filters of a read (option subjects; empty for
-    none, None for any), the subjects of the rows of a write (wildcards allowed), or keys of a bucket and filters of
-    keys (None and empty for all). ``dead_letter`` and ``inbox_prefix`` are options, ``prefix`` is that of the JetStream
-    API with options apiPrefix and domain.
+    ``stream`` and ``durable`` are ``*`` for any. ``subjects`` are the filters of a read (option
+    subjects; empty for none, None for any), the subjects of the rows of a write (wildcards
+    allowed), or keys of a bucket and filters of keys (None and empty for all). ``dead_letter`` and
+    ``inbox_prefix`` are options, ``prefix`` is that of the JetStream API with options apiPrefix and
+    domain.
 
     Raises `ValueError` when the purpose is unknown, or needs a bucket or subjects.
     """
@@ -467,33 +612,45 @@ def needed(
     if purpose.removeprefix("admin-").startswith(("kv", "object")) and not bucket:
         raise ValueError(f"purpose {purpose} needs a bucket")
     if purpose.startswith("write") and not subjects:
-        raise ValueError(f"purpose {purpose} needs the subjects of the rows: any would be those of the API as well")
+        raise ValueError(
+            f"purpose {purpose} needs the subjects of the rows: any would be those of the API as well",
+        )
     names = Names(stream, bucket, subjects, durable, dead_letter, prefix)
+    _, lines_for = _PURPOSES[purpose]
+    if purpose in _WITHOUT_INBOX:
+        return merged(lines_for(names))
     inbox = Permission(f"{inbox_prefix}.>", "answers", kind="subscribe")
-    return merged([] if purpose in _DEAF else [inbox], _PURPOSES[purpose][1](names))
+    return merged([inbox], lines_for(names))
 
 
 def merged(*sets: Iterable[Permission]) -> tuple[Permission, ...]:
-    """Return the permissions of several sets in order, without those that another permission covers.
+    """Return the permissions of several sets in order, without those that another one covers.
 
-    A permission that covers others is needed when one of them is: one that is not optional, if there is one, and among
-    those one that is needed in any case.
+    A permission that covers others is needed when one of them is: one that is not optional, if
+    there is one, and among those one that is needed in any case.
     """
     lines = list(dict.fromkeys(itertools.chain.from_iterable(sets)))
     kept: dict[tuple[PermissionKind, str], Permission] = {}
     for line in lines:
+        # Two lines may have the same subject; then they cover each other, and the first one stays.
         if any(other.covers(line) and not line.covers(other) for other in lines):
             continue
         covered = [other for other in lines if line.covers(other)]
-        most = min(covered, key=lambda other: (bool(other.without), bool(other.when)))
-        kept.setdefault((line.kind, line.subject), replace(line, when=most.when, without=most.without))
+        most_needed = min(covered, key=_optionality)
+        merged_line = replace(line, when=most_needed.when, without=most_needed.without)
+        kept.setdefault((line.kind, line.subject), merged_line)
     return tuple(kept.values())
+
+
+def _optionality(line: Permission) -> tuple[bool, bool]:
+    """Return a key that sorts permissions: needed in any case, needed in a case, optional."""
+    return line.without != "", line.when != ""
 
 
 # Configuration of a server
 
+#: Characters that JSON escapes in a way that nats-server does not read.
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
-"""What JSON escapes in a way that nats-server does not read."""
 
 
 def user_config(
@@ -505,44 +662,57 @@ def user_config(
     indent: str = "",
     allow_responses: bool | Mapping[str, Any] = False,
 ) -> str:
-    """Return a user with these permissions and no others, in the syntax of nats-server's configuration.
+    """Return a user with these permissions and no others, as nats-server's configuration has it.
 
-    ``notes`` adds a comment to each permission. Each line begins with ``indent``. ``allow_responses`` lets the user
-    answer messages that it received, at their reply subjects: True once, within two minutes; or such as
-    ``{"max": 3, "expires": "1h"}``. Raises `ValueError` for a control character, unless it is a tab or a line end.
+    ``notes`` adds a comment to each permission. Each line begins with ``indent``.
+    ``allow_responses`` lets the user answer messages that it received, at their reply subjects:
+    True once, within two minutes; or such as ``{"max": 3, "expires": "1h"}``. Raises `ValueError`
+    for a control character, unless it is a tab or a line end.
     """
     lines = list(permissions)
-    text = [
-        "{",
-        f"  user: {_quoted('user', user)}, password: {_quoted('password', password)}",
-        "  permissions {",
-        *_rights("publish", lines, notes),
-        *_rights("subscribe", lines, notes),
-        *([f"    allow_responses: {json.dumps(allow_responses)}"] if allow_responses else []),
-        "  }",
-        "}",
-    ]
+    login = f"user: {_quoted('user', user)}, password: {_quoted('password', password)}"
+    text = ["{", f"  {login}", "  permissions {"]
+    text += _rights("publish", lines, notes)
+    text += _rights("subscribe", lines, notes)
+    if allow_responses:
+        text.append(f"    allow_responses: {json.dumps(allow_responses)}")
+    text += ["  }", "}"]
     return "\n".join(f"{indent}{line}" for line in text)
 
 
-def _quoted(what: str, text: str) -> str:
+def _quoted(noun: str, text: str) -> str:
     if _UNWRITABLE.search(text):
-        raise ValueError(f"a {what} with a control character is not possible in nats-server's configuration")
+        problem = "with a control character is not possible in nats-server's configuration"
+        raise ValueError(f"a {noun} {problem}")
     return json.dumps(text, ensure_ascii=False)
 
 
-def _rights(kind: PermissionKind, lines: Sequence[Permission], notes: bool) -> Iterator[str]:
-    subjects = [(_quoted("subject", line.subject), line) for line in lines if line.kind == kind]
-    if not subjects:
+def _rights(kind: PermissionKind, lines: Iterable[Permission], notes: bool) -> Iterator[str]:
+    """Yield the lines of the configuration that allow to publish, or to subscribe."""
+    allowed = [line for line in lines if line.kind == kind]
+    if not allowed:
+        # Without an entry the server would allow all subjects.
         yield f'    {kind} {{ deny: [">"] }}'
         return
     yield f"    {kind} {{"
     yield "      allow: ["
-    for subject, line in subjects:
-        note = ("optional: " if line.without else "") + line.why + (f" ({line.when})" if line.when else "")
-        yield f"        {subject}  # {note}" if notes else f"        {subject}"
+    for line in allowed:
+        subject = _quoted("subject", line.subject)
+        if notes:
+            yield f"        {subject}  # {_note(line)}"
+        else:
+            yield f"        {subject}"
     yield "      ]"
     yield "    }"
+
+
+def _note(line: Permission) -> str:
+    note = line.why
+    if line.without:
+        note = f"optional: {note}"
+    if line.when:
+        note = f"{note} ({line.when})"
+    return note
 
 
 __all__ = ["PURPOSES", "Permission", "merged", "needed", "user_config"]
