@@ -83,6 +83,7 @@ class ConnectionOptions(Options):
         Servers(),
         "nats://127.0.0.1:4222",
     )
+    # The login: one of these kinds (`_AUTHENTICATION`). A secret or a file may hold it.
     user: str | None = option("user name, together with `password`", Text(required=True))
     password: SecretStr | None = option("password, together with `user`", Secret())
     token: SecretStr | None = option("token for servers with token authentication", Secret())
@@ -95,6 +96,7 @@ class ConnectionOptions(Options):
     jwt_secret: SecretStr | None = option("user JWT that is a bearer token", Secret())
     nkey_seed_file: str | None = option("path of a file with a user NKey seed", Text(required=True))
     nkey_seed_secret: SecretStr | None = option("user NKey seed", Secret())
+    # TLS.
     tls_ca_file: str | None = option(
         "path of the CA certificates (PEM) that servers are checked against",
         Text(required=True),
@@ -119,6 +121,7 @@ class ConnectionOptions(Options):
         Flag(),
         "false",
     )
+    # Subjects: those of the API, and those of replies.
     domain: str | None = option("JetStream domain that holds the streams", Prefix(tokens=1))
     api_prefix: str | None = option(
         "prefix of the API's subjects, to use streams that another account exports",
@@ -131,6 +134,7 @@ class ConnectionOptions(Options):
         Prefix(),
         "_INBOX",
     )
+    # How long to wait, and how long to try again.
     connect_timeout: float = option(
         "time to connect and to log in; several servers share it until one greets",
         Seconds("100ms", "10m"),
@@ -160,15 +164,17 @@ class ConnectionOptions(Options):
     @classmethod
     def from_given(cls, given: Mapping[str, SecretStr]) -> ConnectionOptions:
         """Return the same as `from_spark`, for options by their proper names (`given_options`)."""
-        names = {spec.name for spec in cls.specs}
+        names = cls._names()
         own = {name: value for name, value in given.items() if name in names}
         context = own.pop("context", None)
         if context is None:
             return cls._build(cls._fields_of(own))
+        # The user's own options win over those of the context.
         inherited = beside(own, hidden(context_options(context)))
         try:
             return cls._build(cls._fields_of({**inherited, **own}))
         except OptionError as error:
+            # The user has not given this option: the error must say where it comes from.
             if error.option not in inherited:
                 raise
             message = f"{error} (it comes from option context, {revealed(context)})"
@@ -278,6 +284,7 @@ class SideOptions(Options):
         """
         mapping = hidden(mapping)
         given = given_options(mapping, (*ConnectionOptions.specs, *cls.specs))
+        # Unknown and misplaced options come first: their values do not matter.
         refuse_elsewhere(given, cls, streaming=streaming)
         call = "load()" if cls.side == "source" else "save() or start()"
         path = _path(mapping, given, call)

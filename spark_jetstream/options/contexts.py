@@ -209,8 +209,10 @@ def _is_path(name: str) -> bool:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A file that is moved to its place is there as a whole or not at all.
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             draft = Path(folder) / path.name
+            # Nobody else may read it, not even before the content is written.
             draft.touch(mode=0o600)
             draft.write_text(text, "utf-8")
             draft.replace(path)
@@ -259,6 +261,7 @@ def _fields(name: str, path: Path) -> dict[str, Any]:
         fields = json_object(text)
     except ValueError as error:
         raise _error(f'"{name}" {error}') from None
+    # Without them the connection would be another one than the tool makes.
     for field in _UNSUPPORTED:
         if fields.get(field):
             raise _error(f'"{name}" sets {field}, which is not supported')

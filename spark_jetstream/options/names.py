@@ -54,6 +54,7 @@ class Name(Kind):
             raise UnfitError
         if self.single and "," in name:
             raise UnfitError(problem=f"must name one {self.of}, not a list", value=name)
+        # The server makes a folder of a stream's name, and a token of a subject of it.
         if re.search(r"[\s.*>/\\]", name) or not name.isprintable():
             raise UnfitError(f"{self.expects}, without blanks, dots, *, >, / or \\")
         if len(name.encode()) > _NAME_BYTES:
@@ -219,16 +220,18 @@ def _expression(pattern: str) -> str:
 
 def _character_class(pattern: str, start: int) -> tuple[str, int]:
     """Return a regular expression for ``[...]``, whose content begins at ``start``, and its end."""
-    negated = pattern[start : start + 1] in ("^", "!")
-    first = start + 1 if negated else start
+    first = start
+    negation = ""
+    if pattern[start : start + 1] in ("^", "!"):
+        first += 1
+        negation = "^"
     # A ] that comes first is one of the characters.
     end = pattern.find("]", first + 1)
     if end < 0:
         raise ValueError("a [ is not closed")
-    # A range may begin or end with these characters, which mean more in a regular expression.
+    # To a regular expression these characters have a meaning of their own, also in brackets.
     characters = pattern[first:end].replace("\\", "\\\\").replace("[", "\\[")
-    sign = "^" if negated else ""
-    return f"[{sign}{characters}]", end + 1
+    return f"[{negation}{characters}]", end + 1
 
 
 def list_items(value: object, what: str) -> tuple[str, ...]:
@@ -236,6 +239,7 @@ def list_items(value: object, what: str) -> tuple[str, ...]:
 
     Raises `UnfitError`, which calls the elements ``what``.
     """
+    # Spark has text, Python code may have a list.
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, Sequence):
         raise UnfitError(f"a comma list of {what}", value=None)
@@ -309,6 +313,7 @@ class CommaList(Kind):
         return f"a comma list of {self.what}{self.more}"
 
     def _read(self, value: Any) -> tuple[str, ...]:
+        # An empty list would mean the same as no list, and is a mistake.
         if value in ("", ()):
             raise UnfitError(problem="must not be empty")
         elements = list_items(value, self.what)

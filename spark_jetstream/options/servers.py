@@ -87,6 +87,7 @@ class ServerLogin(Servers):
         logins = {text for _, text in _split(value) if text is not None}
         if not logins:
             return None
+        # The client has one login for all servers, also for those that the cluster announces.
         if len(logins) > 1:
             raise UnfitError(problem="gives different credentials in different URLs")
         user, colon, password = logins.pop().partition(":")
@@ -94,6 +95,7 @@ class ServerLogin(Servers):
             raise UnfitError(
                 problem="has a URL in which the user or the password before the @ is empty",
             )
+        # A lone text before the @ is a token, as in the Go client.
         if not colon:
             return UserInfo(None, None, SecretStr(unquote(user)))
         return UserInfo(unquote(user), SecretStr(unquote(password)), None)
@@ -167,10 +169,16 @@ def _server_fault(match: re.Match[str]) -> str:
 
 
 def _host_fault(host: str) -> str:
-    if not host.startswith("["):
-        return "" if _HOST.fullmatch(host) else "the host is missing or malformed"
+    if host.startswith("["):
+        return _ipv6_fault(host[1:-1])
+    if not _HOST.fullmatch(host):
+        return "the host is missing or malformed"
+    return ""
+
+
+def _ipv6_fault(address: str) -> str:
     try:
-        ipaddress.IPv6Address(host[1:-1])
+        ipaddress.IPv6Address(address)
     except ValueError:
         return "the address in brackets is not an IPv6 address"
     return ""

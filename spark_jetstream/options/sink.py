@@ -49,6 +49,7 @@ class SinkOptions(SideOptions):
 
     side: ClassVar[Side] = "sink"
 
+    # Where the rows go.
     subject: str | None = option(
         "publish every row to this subject; wins over column `subject`",
         PublishSubject(),
@@ -57,6 +58,7 @@ class SinkOptions(SideOptions):
         "the only stream that may store the rows, or the path of `save()` or `start()` in its place",
         Name("stream", single=True),
     )
+    # How often a row may be stored.
     delivery: Delivery = option(
         "how often a row may be stored when a task or query runs again after a failure: at least "
         "once, once within the stream's duplicate window, or once",
@@ -71,6 +73,7 @@ class SinkOptions(SideOptions):
         Choice(get_args(MessageIds)),
         "position",
     )
+    # Sending, and sending again.
     max_in_flight: int = option(
         "most messages of one task that are sent and not yet acknowledged",
         Whole(1, 100_000),
@@ -86,6 +89,7 @@ class SinkOptions(SideOptions):
         Whole(0, 1000),
         "5",
     )
+    # Rows that the server refuses, or acts on.
     dead_letter_subject: str | None = option(
         "publish rows that can never be stored to this subject; without it such a row fails the task",
         PublishSubject(),
@@ -96,6 +100,7 @@ class SinkOptions(SideOptions):
         Choice(get_args(ServerHeaders)),
         "error",
     )
+    # Buckets, in place of a stream.
     bucket: str | None = option(
         "the Key-Value bucket that rows are written to: columns `key`, `value`",
         Identifier(252),
@@ -124,6 +129,7 @@ class SinkOptions(SideOptions):
                 "revision with the same value",
                 option="delivery",
             )
+        # A refused row would go where it was refused.
         if self.dead_letter_subject is not None and self.dead_letter_subject == self.subject:
             raise OptionError(
                 f"option deadLetterSubject must differ from subject, and both are {shown(self.subject)}",

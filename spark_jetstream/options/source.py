@@ -57,6 +57,7 @@ _NOT_FOR_OBJECTS = {
     "counters": "counters are in a stream",
     "ensureStream": NOT_MADE.format("object"),
 }
+# Arguments of options that only one kind of query has.
 _OF_BATCH: dict[str, Any] = {
     "only": "batch",
     "instead": "stop the query, or use trigger(availableNow=True)",
@@ -90,6 +91,7 @@ class SourceOptions(SideOptions):
 
     side: ClassVar[Side] = "source"
 
+    # Which streams.
     streams: tuple[str, ...] = option(
         "the streams to read, or the path of `load()` in its place; this, `streamPattern`, "
         "`streamMetadata`, `bucket`, `objectBucket` or `deadLettersOf` is required",
@@ -107,6 +109,7 @@ class SourceOptions(SideOptions):
         CommaList(Pair(), "pairs key=value"),
         value=(),
     )
+    # Which messages of them, and by which requests.
     subjects: tuple[str, ...] = option(
         "read only subjects that match one of these filters; the server filters",
         CommaList(Subject(), "subject filters", " with * and >", apart=True),
@@ -125,6 +128,7 @@ class SourceOptions(SideOptions):
         only="stream",
         instead="a batch keeps no position",
     )
+    # From where to where.
     starting_offsets: Bound = option(
         "first sequence to read of each stream; `latest` only in a streaming query",
         Positions(("earliest", "latest")),
@@ -150,6 +154,7 @@ class SourceOptions(SideOptions):
         Flag(),
         "true",
     )
+    # How much goes into one micro-batch.
     max_messages_per_trigger: int | None = option(
         "most matching messages of one micro-batch",
         Whole(1),
@@ -171,6 +176,7 @@ class SourceOptions(SideOptions):
         "15m",
         **_WAITING,
     )
+    # How much goes into one task.
     min_partitions: int = option(
         "at least this many tasks for all streams of a micro-batch, if there are that many messages",
         Whole(1, 100_000),
@@ -181,9 +187,11 @@ class SourceOptions(SideOptions):
         Whole(1),
         "50000",
     )
+    # How much a pull request asks for.
     fetch_batch: int = option("most messages of one pull request", Whole(1, 100_000), "20000")
     fetch_max_bytes: int = option("most bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
     fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
+    # What the rows are, if not messages with all their columns.
     include_headers: bool = option(
         "`false` leaves `headers` null and skips decoding them",
         Flag(),
@@ -200,6 +208,7 @@ class SourceOptions(SideOptions):
         Name("stream", single=True),
         **_TABLE,
     )
+    # A Key-Value bucket.
     bucket: str | None = option(
         "the Key-Value bucket to read: a batch reads its current table, a streaming query its changes",
         Identifier(252),
@@ -227,6 +236,7 @@ class SourceOptions(SideOptions):
         Time(),
         **_TABLE,
     )
+    # An Object Store bucket.
     object_bucket: str | None = option(
         "the Object Store bucket to read; a streaming query also reads later objects",
         Identifier(251),

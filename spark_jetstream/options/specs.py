@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -86,6 +86,7 @@ def option(
     if value is _UNSET:
         value = None if default is None else kind.parse("", default)
     info = Field(default=value)
+    # Pydantic keeps it with the field, where `__pydantic_init_subclass__` finds it.
     info.metadata.append(OptionSpec(doc, kind, default, only, instead, name))
     return info
 
@@ -134,6 +135,11 @@ class Options(BaseModel):
                     declared.append(replace(spec, name=name, field_name=field_name))
         cls.specs = (*declared[:1], *cls.without_field, *declared[1:])
         cls.sides[cls.side] = cls
+
+    @classmethod
+    def _names(cls) -> frozenset[str]:
+        """Return the names of the model's options."""
+        return frozenset(spec.name for spec in cls.specs)
 
     @classmethod
     def _spec_of(cls, field_name: str) -> OptionSpec | None:
@@ -221,7 +227,9 @@ WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket", "
 
 #: Pairs of which one at most may be given.
 EXCLUSIVE: tuple[tuple[str, str], ...] = (
+    # Both name the prefix of the API.
     ("domain", "apiPrefix"),
+    # A file, or its content.
     ("credentialsFile", "credentialsSecret"),
     ("jwtFile", "jwtSecret"),
     ("nkeySeedFile", "nkeySeedSecret"),
@@ -229,8 +237,11 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("tlsCertFile", "tlsCertPem"),
     ("tlsKeyFile", "tlsKeySecret"),
     ("endingOffsets", "endingTimestamp"),
+    # A query reads one thing. Streams may be found by both of these options.
     *(pair for pair in combinations(WHAT, 2) if pair != ("streamPattern", "streamMetadata")),
+    # These options are about one stream, or make it.
     *product(("streamPattern", "streamMetadata"), ("durable", "ensureStream")),
+    # Dead letters have columns of their own.
     *product(("deadLettersOf",), ("subjects", "includeHeaders", "counters", "ensureStream")),
     *product(("deadLettersOf",), ("startingOffsets", "endingOffsets")),
     ("asOfRevision", "asOfTimestamp"),
@@ -383,8 +394,10 @@ def given_options(
     Keys without a value (None) are left out, too. Names match in any case. Raises `OptionError` for
     an unknown name, and for one given twice in different cases.
     """
-    all_specs = chain.from_iterable(model.specs for model in Options.sides.values())
-    names = {spec.name.lower(): spec.name for spec in all_specs}
+    # Options of the other side are known: `refuse_elsewhere` has a better error for them.
+    names: dict[str, str] = {}
+    for model in Options.sides.values():
+        names.update((name.lower(), name) for name in model._names())
     given: dict[str, SecretStr] = {}
     for key, value in mapping.items():
         if value is None or _is_of_spark(key.lower()):
@@ -414,7 +427,7 @@ def refuse_elsewhere(given: Container[str], model: type[Options], *, streaming: 
 
 def _refuse_other_side(given: Container[str], model: type[Options]) -> None:
     """Raise `OptionError` for a source's option that is given to a sink, or the other way round."""
-    own = {spec.name for spec in model.specs}
+    own = model._names()
     other = Options.sides["sink" if model.side == "source" else "source"]
     for spec in other.specs:
         # Both sides have some options, such as `stream` and `bucket`.

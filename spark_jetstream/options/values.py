@@ -86,7 +86,9 @@ def _hidden(value: object) -> SecretStr | None:
 
 def revealed(value: object) -> object:
     """Return the text of a hidden value, and any other value as it is."""
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return value
 
 
 def unseen(work: Callable[P, T]) -> Callable[P, T]:
@@ -103,6 +105,7 @@ def unseen(work: Callable[P, T]) -> Callable[P, T]:
             return work(*args, **kwargs)
         except OptionError as error:
             without_frames = error
+        # Raised outside of the `except`, where the caught error would become its context again.
         without_frames.__context__ = None
         raise without_frames.with_traceback(None)
 
@@ -119,7 +122,9 @@ def like_a_secret(text: str) -> bool:
 
 def quoted_unless_secret(text: str) -> str:
     """Return a blank and the quoted text, to follow a noun; "" if it looks like a secret."""
-    return "" if like_a_secret(text) else f" {shown(text)}"
+    if like_a_secret(text):
+        return ""
+    return f" {shown(text)}"
 
 
 def did_you_mean(
@@ -156,6 +161,7 @@ class UnfitError(ValueError):
         where: str = "",
         problem: str = "",
     ) -> None:
+        # Without `value`, which may be a secret: tracebacks show the arguments of an error.
         super().__init__(expects, hint, where, problem)
         self.expects = expects
         self.hint = hint
@@ -330,6 +336,7 @@ class Choice(Kind):
             return self.words[0]
         word = value.strip().lower() if isinstance(value, str) else ""
         if word not in self.words:
+            # The words are few and short: this cutoff still finds the one that was meant.
             raise UnfitError(hint=did_you_mean(word, self.words, 0.5))
         return word
 
@@ -481,6 +488,7 @@ class Span(Kind):
             duration = Nanoseconds.of(value)
         except ValueError:
             raise UnfitError(hint=minutes_or_months(value)) from None
+        # Python counts further than a server.
         if abs(duration) > INT64_MAX:
             raise UnfitError(hint=_TOO_LONG)
         if duration == 0:
@@ -627,6 +635,7 @@ class Octets(Kind):
         """Return the bytes; a server's text is decoded as well."""
         try:
             return self._read(value)
+        # `TypeError` is that of a value that is no text.
         except (ValueError, TypeError):
             raise field_error("wrong_value", f"must be {self.expects}") from None
 
@@ -650,6 +659,7 @@ def file_path(what: str, path: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(path)
     with contextlib.suppress(UnicodeEncodeError):
+        # Unix has no NUL in names of files.
         if b"\0" not in os.fsencode(text):
             return text
     raise OptionError(
