@@ -56,6 +56,7 @@ _VARIABLES = {option: variable for variable, option in PLAIN.items()} | {
     "credentialsFile": "NATS_CREDS",
     "nkeySeedFile": "NATS_NKEY",
 }
+#: The share of a limit from which on the doctor warns.
 _FULL = 0.9
 _CONSUMERS = 1000  # of a stream without a limit of its own, since server 2.15
 _MAX_LAG = 1000  # messages
@@ -118,12 +119,14 @@ class Examination:
     def sections(self) -> Iterator[Section]:
         """Yield the sections in order. Raises `OptionError` for wrong connection options."""
         admin = JetStreamAdmin.from_environment(**self.given)
+        # None leaves out the local Spark alone, False also the checks of this machine.
         if self.spark is not False:
             yield Section("Spark on this machine", self._machine())
         yield Section("Options", self._options(admin.options))
         yield Section("Servers", self._servers(admin.options))
         yield Section("Account", self._account(admin))
         name = self.job.stream_name
+        # Without JetStream all of these would fail for the same reason.
         if self._jetstream and name is not None:
             yield Section(f"Stream {name}", self._stream(admin, name))
         if self._jetstream and self.job.purposes:
@@ -172,6 +175,7 @@ class Examination:
         self.reached = login.status == "ok"
         if not self.reached:
             return
+        # The login above has made it, and the pool keeps it.
         connection = connect_at_once(admin.options)
         yield servers.check_round_trip(connection)
         before = time.time_ns()
@@ -207,6 +211,7 @@ class Examination:
         yield from check_stream(info, self.job, self._usage, admin.options)
 
     def _missing_stream(self, error: StreamNotFound, options: ConnectionOptions) -> Finding:
+        # The job makes the stream.
         if not _MAKING.isdisjoint(self.job.purposes):
             return ok("stream", "is not there yet")
         advice = "is the name right? make it, or let option ensureStream make it"
@@ -259,6 +264,7 @@ def _reading(job: Job, info: StreamInfo) -> dict[str, str]:
     end = json.dumps({name: max(1, info.state.last_seq)})
     # The last message may be gone, or go before Spark has started.
     options = {"stream": name, "startingOffsets": end, "failOnDataLoss": "false"}
+    # A work queue allows no second consumer for a subject.
     if "direct" in job.purposes or info.config.retention == "workqueue":
         options["readWith"] = "direct"
     return options
@@ -349,7 +355,8 @@ def check_stream(
         yield _check_origin("mirror" if info.mirror else "source", origin)
     if _READING & purposes:
         yield _check_retention(info.config, purposes)
-        yield from _check_reading(info.config, purposes, account)
+        yield from _check_commits(info.config, purposes)
+        yield from _check_direct_gets(info.config, purposes, account)
         if job.with_consumers and info.config.retention != "workqueue":
             yield _check_consumers(info, account)
     if WRITING & purposes:
@@ -368,6 +375,7 @@ def _describe(info: StreamInfo) -> Finding:
 
 def _check_replicas(info: StreamInfo) -> Iterator[Finding]:
     cluster = info.cluster
+    # A cluster is also in the reply about a stream with a single replica.
     if cluster is None or (info.config.num_replicas < 2 and not cluster.replicas):
         return
     if not cluster.leader:
@@ -415,6 +423,7 @@ def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
     if origin.error is not None and origin.error.description:
         advice = f"mend what the error names, in the configuration of the stream or of {origin.name}"
         return failed(kind, f"{text}: {brief(origin.error.description)}", advice)
+    # The server says -1 before it has heard of the origin.
     if origin.active < 0:
         return warning(kind, f"{text}; {origin.name} was never heard of", _LINK)
     if origin.active > _QUIET:
@@ -437,19 +446,25 @@ def _check_retention(config: StreamConfig, purposes: frozenset[str]) -> Finding:
     return ok("retention", f"{config.retention} suits {reading}")
 
 
-def _check_reading(
+def _is_durable_queue(config: StreamConfig, purposes: frozenset[str]) -> bool:
+    return config.retention == "workqueue" and "durable" in purposes
+
+
+def _check_commits(config: StreamConfig, purposes: frozenset[str]) -> Iterator[Finding]:
+    if config.deny_purge and _is_durable_queue(config, purposes):
+        text = "deny_purge is set, and committing removes messages of a work queue by purging"
+        advice = "make the stream without deny_purge; it cannot be taken back"
+        yield failed("deny_purge", text, advice)
+
+
+def _check_direct_gets(
     config: StreamConfig,
     purposes: frozenset[str],
     account: AccountInfo | None,
 ) -> Iterator[Finding]:
-    """Check for direct gets, and that a commit can remove the messages of a work queue."""
-    durable_queue = config.retention == "workqueue" and "durable" in purposes
     direct = "direct" in purposes
-    if durable_queue and config.deny_purge:
-        text = "deny_purge is set, and committing removes messages of a work queue by purging"
-        advice = "make the stream without deny_purge; it cannot be taken back"
-        yield failed("deny_purge", text, advice)
-    if not direct and not durable_queue:
+    # A work queue allows one consumer for a subject, and that keeps the position.
+    if not direct and not _is_durable_queue(config, purposes):
         return
     if not config.allow_direct:
         why = "readWith=direct needs it" if direct else "a work queue is read by direct gets"
@@ -584,6 +599,7 @@ def _check_ledger(config: StreamConfig) -> Iterator[Finding]:
 def _check_duplicates(config: StreamConfig, options: ConnectionOptions) -> Iterator[Finding]:
     window = config.duplicate_window / 1e9
     text = f"message ids are remembered for {window:g} s (duplicate_window)"
+    # The id of a row must be known as long as the row may be sent again.
     if window < options.retry_timeout:
         text += f", a row is sent again for up to {options.retry_timeout:g} s (retryTimeout): it may be stored twice"
         advice = "raise the stream's duplicate_window, lower retryTimeout, or set delivery to exactly-once"

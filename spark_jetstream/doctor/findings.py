@@ -36,6 +36,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         for name in ("said", "what_to_do"):
+            # A frozen dataclass allows no other way.
             object.__setattr__(self, name, brief(getattr(self, name), LONGEST_MESSAGE))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from spark_jetstream.admin.models.base import Duration, Model, String, Time
 from spark_jetstream.admin.models.streams import StreamSource
@@ -140,28 +139,42 @@ class Job:
         is a mirror of, and where the rows for a bucket go.
         """
         sets_by_purpose = {**self._sets, "durable": self._durable_sets(queue=queue, old=old)}
-        permissions = []
-        for name in chain.from_iterable(sets_by_purpose[purpose] for purpose in self.purposes):
-            bucket = self.bucket or self.object_bucket or ""
-            prefix = options.api_prefix_resolved
-            if mirror is not None and name == "kv-write":
-                bucket = mirror.name.removeprefix("KV_")
-                prefix = mirror.external.api if mirror.external else prefix
-            subjects = self.filters
-            if name in _SETS_FOR_ROWS:
-                subjects = () if self.subject is None else (self.subject,)
-            permissions.append(
-                needed(
-                    name,
-                    stream=self.stream or "*",
-                    bucket=bucket,
-                    subjects=subjects,
-                    durable=self.durable or "*",
-                    inbox_prefix=options.inbox_prefix,
-                    prefix=prefix,
-                )
-            )
-        return merged(*permissions)
+        sets = []
+        for purpose in self.purposes:
+            for name in sets_by_purpose[purpose]:
+                sets.append(self._permissions_of(name, options, mirror))
+        return merged(*sets)
+
+    def _permissions_of(
+        self,
+        name: str,
+        options: ConnectionOptions,
+        mirror: StreamSource | None,
+    ) -> tuple[Permission, ...]:
+        """Return a set of permissions with the names of this job."""
+        bucket = self.bucket or self.object_bucket or ""
+        prefix = options.api_prefix_resolved
+        if mirror is not None and name == "kv-write":
+            # Rows for a bucket that is a mirror go to its origin.
+            bucket = mirror.name.removeprefix("KV_")
+            if mirror.external:
+                prefix = mirror.external.api
+        return needed(
+            name,
+            stream=self.stream or "*",
+            bucket=bucket,
+            subjects=self._rows if name in _SETS_FOR_ROWS else self.filters,
+            durable=self.durable or "*",
+            inbox_prefix=options.inbox_prefix,
+            prefix=prefix,
+        )
+
+    @property
+    def _rows(self) -> tuple[str, ...]:
+        """The subjects of the rows of a write."""
+        if self.subject is None:
+            return ()
+        return (self.subject,)
 
     def _durable_sets(self, *, queue: bool, old: bool) -> tuple[str, str]:
         """Return the sets of permissions to read, and to keep the committed position."""

@@ -89,6 +89,7 @@ class ServerProbe:
         self.info: dict[str, Any] | None = None
         """The server's INFO, empty for WebSocket, None if it was not reached."""
         try:
+            # The context of the options, which verifies as a task does; reading its files may fail.
             self._tls = connect_arguments(options).get("tls") or ssl.create_default_context()
             with self._open() as wire:
                 self.info = self._read_greeting(wire)
@@ -127,6 +128,7 @@ class ServerProbe:
         return wire
 
     def _read_greeting(self, wire: socket.socket) -> dict[str, Any]:
+        # Their INFO comes in a frame, after a request over HTTP that nats-py makes.
         if self._scheme in WEB_SCHEMES:
             if self._scheme == "wss":
                 self._check_tls(wire)
@@ -134,6 +136,7 @@ class ServerProbe:
                 ok("server", "listens for WebSocket clients; what it is, logging in says"),
             )
             return {}
+        # Otherwise the server speaks first, and says whether it wants TLS.
         if self._options.tls_handshake_first:
             with self._start_tls(wire) as secured:
                 info = self._read_info(secured)
@@ -164,6 +167,7 @@ class ServerProbe:
     def _read_info(self, wire: socket.socket) -> dict[str, Any]:
         """Return the INFO with which a server begins."""
         line = b""
+        # A server that says nothing is looked at below, as any other text.
         with contextlib.suppress(OSError):
             line = wire.makefile("rb").readline(_MAX_INFO)
         try:
@@ -305,6 +309,7 @@ def check_round_trip(connection: Connection) -> Finding:
         began = time.monotonic()
         connection.check(connection.options.request_timeout)
         seconds.append(time.monotonic() - began)
+    # One slow answer among them says little.
     median = statistics.median(seconds)
     text = f"{median * 1000:.1f} ms (median of {_ROUNDS})"
     if median > _SLOW:
@@ -336,6 +341,7 @@ def check_user(identity: Identity, before: int, options: ConnectionOptions) -> I
 
 def check_clock(server: int, before: int, after: int) -> Finding:
     """Check the server's clock against two times of this machine's; all are ns since the epoch."""
+    # The server read its clock at some time between the two.
     off = max(before - server, server - after, 0) / 1e9
     if off < _CLOCK_TOLERANCE:
         return ok("clock", "agrees with the server's")
@@ -390,6 +396,7 @@ def check_account(info: AccountInfo) -> Iterator[Finding]:
 
 def _limits(info: AccountInfo) -> list[Finding]:
     full = []
+    # An account with tiers has no limits of its own.
     for name, tier in (info.tiers or {"": info}).items():
         # The limits of a tier are for streams with that number of replicas.
         of_tier = f" of {name}" if name else ""

@@ -233,6 +233,7 @@ def check_workers(mine: Python, environ: Mapping[str, str]) -> Iterator[Finding]
 
 def _ask(program: str, environ: Mapping[str, str]) -> Python | str:
     """Run `child.look_around` in another Python. Return what it has, or why that is not known."""
+    # The environment is that of the job, which may have another PATH than this process.
     path = shutil.which(program, path=environ.get("PATH", ""))
     if path is None:
         return _NO_PROGRAM
@@ -331,6 +332,7 @@ def check_spark(
         yield failed("local Spark", text, "see what is wrong above; Spark's own log knows more")
         return
     seconds = time.monotonic() - began
+    # Spark and Java may write lines before the last one.
     rows = ran.stdout.strip().rpartition("\n")[2]
     if ran.returncode or not rows.isdigit():
         advice = "see what is wrong above; start spark-shell to see all of it"
