@@ -66,7 +66,7 @@ COLUMNS = _columns(
     "stream string, subject string, sequence bigint, timestamp timestamp, "
     "headers? map<string,array<string>>, data binary"
 )
-# Of a message that is gone only what the advisory says is known.
+# If the message is gone, only the columns of the advisory have values.
 DEAD_LETTER_COLUMNS = _columns(
     "stream string, subject? string, sequence bigint, timestamp? timestamp, "
     "headers? map<string,array<string>>, data? binary, gone boolean, consumer string, kind string, "

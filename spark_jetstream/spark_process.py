@@ -132,7 +132,7 @@ def _freeze_imports() -> None:
     Spark's worker looks for garbage after each task (pyspark/daemon.py), among all objects of
     pyarrow, pandas and nats-py: a third of the CPU of a small task.
     """
-    gc.collect()  # or what is garbage now would stay
+    gc.collect()  # or the present garbage would stay
     gc.freeze()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import SecretStr
@@ -119,19 +119,13 @@ def attach(
         if is_name and not found and not gone:
             admin.streams.load(streams)  # raises the error that names the nearest stream
         views = view_names(found, prefix)
-        for view, stream in views.items():
-            is_ours = old.get(view) == stream or view in gone
-            if not is_ours and spark.catalog.tableExists(view):
-                raise OptionError(
-                    f"stream {stream}: there is another table or view {view}; attach it with another prefix",
-                )
+        _refuse_existing(spark, views, old, gone)
         frames = []
         for view, stream in views.items():
-            info = found[stream]
-            kind, name = _kind(info)
+            kind, name = _kind(found[stream])
             schema = StructType()
             if kind in _PAYLOADS:
-                schema = _schema(spark, _sample(admin, info, sample))
+                schema = _schema(spark, _sample(admin, found[stream], sample))
             frame, columns = _with_payload(_load(spark, given, kind, name), kind, schema)
             mark = {"view": view, "account": account, "stream": stream}
             marked = frame.withMetadata(frame.columns[0], {_MARK: mark})
@@ -142,6 +136,20 @@ def attach(
     for view in gone - views.keys():
         spark.catalog.dropTempView(view)
     return [made for _, made in frames]
+
+
+def _refuse_existing(
+    spark: SparkSession,
+    views: Mapping[str, str],
+    old: Mapping[str, str],
+    gone: Container[str],
+) -> None:
+    """Raise `OptionError` if a table, or a view that is not one of this account, has a name."""
+    for view, stream in views.items():
+        is_ours = old.get(view) == stream or view in gone
+        if not is_ours and spark.catalog.tableExists(view):
+            problem = f"there is another table or view {view}; attach it with another prefix"
+            raise OptionError(f"stream {stream}: {problem}")
 
 
 def _matching(admin: JetStreamAdmin, pattern: re.Pattern[str]) -> dict[str, StreamInfo]:
@@ -232,8 +240,8 @@ def _with_payload(
     if not schema.fields:
         return frame, ()
     names = payload_columns(schema.names, frame.columns)
-    fields = zip(names, schema.fields, strict=True)
-    named = StructType([StructField(name, field.dataType) for name, field in fields])
+    pairs = zip(names, schema.fields, strict=True)
+    named = StructType([StructField(name, given.dataType) for name, given in pairs])
     payload = F.from_json(F.col(_PAYLOADS[kind]).cast("string"), schema).cast(named)
     return frame.withColumn("payload", payload).select(*frame.columns, "payload.*"), tuple(names)
 
@@ -256,58 +264,71 @@ def _is_bucket(config: StreamConfig, prefix: str, keys: tuple[str, ...] | None) 
     return bucket_filters(origins, config.subjects, limit, name, keys) is not None
 
 
+class _Payloads:
+    """Payloads of one stream, at most ``count``, and at most one more than a sample can hold."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.payloads: list[bytes] = []
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.payloads) >= self.count or self.is_large
+
+    @property
+    def is_large(self) -> bool:
+        return self.size > _SAMPLE_BYTES
+
+    def add(self, payloads: Iterable[bytes]) -> None:
+        """Add payloads until there are enough."""
+        for payload in payloads:
+            if self.is_full:
+                return
+            self.payloads.append(payload)
+            self.size += len(payload)
+
+
 def _sample(admin: JetStreamAdmin, info: StreamInfo, count: int) -> list[str]:
     """Return the JSON objects among the last messages of a stream."""
-    count = checked(Whole(), "sample", count)
+    newest = _Payloads(checked(Whole(), "sample", count))  # the last message first
     begin = max(1, info.state.first_seq)
     end = info.state.last_seq + 1
-    newest: list[bytes] = []  # the last message first
-    size = 0
-    width = count
+    width = newest.count
     # Messages can be read only forwards: the loop reads the last ones, then those before them.
-    while begin < end and len(newest) < count and size <= _SAMPLE_BYTES:
+    while begin < end and not newest.is_full:
         first = max(begin, end - width)
-        # Messages that were stored since the stream was looked at belong to the first part.
-        part = _part(admin, info.config.name, first, end if newest else None, count)
         span = end - first
-        ended_by_count = len(part) == count and span > count
-        ended_by_size = sum(map(len, part)) > _SAMPLE_BYTES and span > 1
+        part = _Payloads(newest.count)
+        # Messages that were stored since the stream was looked at belong to the first part.
+        part.add(
+            _read(admin, info.config.name, first, end if newest.payloads else None, part.count),
+        )
+        ended_by_count = len(part.payloads) == part.count and span > part.count
+        ended_by_size = part.is_large and span > 1
         if ended_by_count or ended_by_size:
             # The part was not read to its end, and only its last messages belong to the sample.
             width = span // 2
             continue
-        for payload in reversed(part):
-            if len(newest) < count and size <= _SAMPLE_BYTES:
-                newest.append(payload)
-                size += len(payload)
+        newest.add(reversed(part.payloads))
         end = first
         # Most of these sequences may be gone, as those of earlier revisions in a bucket.
         width *= 4
-    return _json_objects(reversed(newest))
+    return _json_objects(reversed(newest.payloads))
 
 
-def _part(
+def _read(
     admin: JetStreamAdmin,
     stream: str,
     first: int,
     end: int | None,
     count: int,
-) -> list[bytes]:
-    """Return the payloads from sequence ``first`` on, in order.
-
-    The part ends before sequence ``end``, after ``count`` messages, or with the message that makes
-    it larger than a sample.
-    """
-    part: list[bytes] = []
-    size = 0
+) -> Iterator[bytes]:
+    """Yield the payloads from sequence ``first`` on: those before ``end``, and at most ``count``."""
     for message in admin.messages.read(stream, sequence=first, count=count):
         if end is not None and message.seq >= end:
-            break
-        part.append(message.data)
-        size += len(message.data)
-        if size > _SAMPLE_BYTES:
-            break
-    return part
+            return
+        yield message.data
 
 
 def _json_objects(payloads: Iterable[bytes]) -> list[str]:

@@ -20,7 +20,7 @@ _END = uuid.uuid4().hex
 
 
 def decoded(schemas: Mapping[str, Any], payload: Column, version: Column) -> Decoded:
-    """Return what decodes payloads of several versions to the fields of all of them.
+    """Return how to decode payloads of several versions to the fields of all of them.
 
     Raises `SchemaError` if a schema does not parse, or two versions do not agree on a field.
     """
@@ -75,8 +75,8 @@ def _all_fields(schemas: Mapping[str, StructType]) -> dict[str, DataType]:
 
 
 def _around(text: Column) -> Column:
-    # `from_json` ignores what follows the first object of a text. Another object around it has to
-    # end where it ends.
+    # `from_json` ignores text after the first object. Another object around it has to end where
+    # the first one ends.
     return F.concat(F.lit(f'{{"{_PAYLOAD}":'), text, F.lit(f',"{_END}":true}}'))
 
 

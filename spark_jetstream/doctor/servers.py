@@ -175,7 +175,7 @@ class ServerProbe:
                 checked_info(line, first=True)
                 info: dict[str, Any] = json.loads(line.removeprefix(b"INFO"))
                 return info
-            # The error of connecting says what is there instead.
+            # The error of connecting names the other thing that answers.
             connect_at_once(self._options.model_copy(update={"servers": (self.url,)}))
             text = "is a NATS server now, and was none before"
         except JetStreamError as error:

@@ -25,7 +25,7 @@ _SERVER = re.compile(
     r"(?P<path>/.*)?",
     re.DOTALL,
 )
-#: A URL, right or wrong, up to its port. What precedes the last @ is a login, and letters after a
+#: A URL, right or wrong, up to its port. The text before the last @ is a login, and letters after a
 #: colon a password.
 _HARMLESS = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)?"

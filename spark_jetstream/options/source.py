@@ -44,7 +44,7 @@ from spark_jetstream.schema import (
     Column,
 )
 
-#: What has no meaning for a bucket, with what is meant instead.
+#: Options that mean nothing for a bucket, and the alternative or the reason.
 _NOT_FOR_BUCKETS = {
     "subjects": "use keys",
     "includeHeaders": "its rows have no headers",
@@ -191,7 +191,7 @@ class SourceOptions(SideOptions):
     fetch_batch: int = option("most messages of one pull request", Whole(1, 100_000), "20000")
     fetch_max_bytes: int = option("most bytes of one pull request", Size(64 << 10, 512 << 20), "8m")
     fetch_timeout: float = option("how long a pull request stays open", Seconds("1s", "10m"), "30s")
-    # What the rows are, if not messages with all their columns.
+    # Other rows than messages with all their columns.
     include_headers: bool = option(
         "`false` leaves `headers` null and skips decoding them",
         Flag(),

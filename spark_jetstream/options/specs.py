@@ -222,7 +222,7 @@ def _parsed(spec: OptionSpec, value: object) -> object:
     return spec.kind.parse(spec.name, revealed(value))
 
 
-#: The options that say what is read or written.
+#: The options that name the things to read or to write.
 WHAT = ("stream", "streamPattern", "streamMetadata", "bucket", "objectBucket", "deadLettersOf")
 
 #: Pairs of which one at most may be given.
@@ -247,7 +247,7 @@ EXCLUSIVE: tuple[tuple[str, str], ...] = (
     ("asOfRevision", "asOfTimestamp"),
 )
 
-#: What is missing in a source.
+#: The error of a source without an option of `WHAT`.
 NOTHING_TO_READ = f"option stream is required: the name of the stream to read (or {', '.join(WHAT[1:])})"
 #: The same where no option has arrived at all. Spark (4.0 to 4.3) hands those of a table to no
 #: Python data source.
@@ -261,7 +261,7 @@ FORGOTTEN = (
 #: Why `ensureStream` makes no buckets, and which command of the `nats` CLI does.
 NOT_MADE = "a bucket is more than a stream with some name, and is made by hand (spark-jetstream {} add)"
 
-#: What an option needs beside it to mean anything: an option, or one of several.
+#: Options that mean nothing alone, and the option, or one of several, that they need.
 NEEDED: Mapping[str, str] = {
     "keys": "bucket",
     "history": "bucket or counters",
@@ -349,7 +349,7 @@ _OURS_BY_FOREIGN: Mapping[str, tuple[str, list[str]]] = {
 }
 
 
-#: Names that are like no option, or were one, and what to use instead: the end of a sentence.
+#: Names that are like no option, or were one, and the end of the sentence with the alternative.
 _INSTEAD: Mapping[str, str] = {
     "filterPushdown": " any more: Spark keeps one plan for each load(), so that a frame read with other predicates had "
     "wrong rows; say what to read with subjects (of a bucket: keys), startingOffsets, "
@@ -411,7 +411,7 @@ def given_options(
     return given
 
 
-#: What a user means who gives an option of the sink to a source, or the other way round.
+#: The option that a user means who gives an option of the sink to a source, or the reverse.
 _COUNTERPARTS = {"subject": "subjects", "subjects": "subject"}
 
 
