@@ -95,26 +95,20 @@ class Examination:
     spark: bool | None
     reached: bool = field(default=False, init=False)
     """Whether a server has accepted the login."""
-    _any_server: bool = field(
-        default=False,
-        init=False,
-    )  # one has sent its INFO: set by the section of servers
+    # The sections find these out one after the other.
+    # Whether a server has sent its INFO:
+    _any_server: bool = field(default=False, init=False)
+    # The user of the connection, or why it is not known:
     _identity: Identity | Finding = field(
         default=unknown("account", "nobody was asked"),
         init=False,
     )
-    _jetstream: bool = field(
-        default=False,
-        init=False,
-    )  # the account has it: the checks after that can tell something
-    _usage: AccountInfo | None = field(
-        default=None,
-        init=False,
-    )  # the account, if the user may look at it
-    _info: StreamInfo | None = field(
-        default=None,
-        init=False,
-    )  # the stream of the job, if it could be looked at
+    # Whether the account has JetStream, without which the later checks tell nothing:
+    _jetstream: bool = field(default=False, init=False)
+    # The account, if the user may look at it:
+    _usage: AccountInfo | None = field(default=None, init=False)
+    # The stream of the job, if it could be looked at:
+    _info: StreamInfo | None = field(default=None, init=False)
 
     def sections(self) -> Iterator[Section]:
         """Yield the sections in order. Raises `OptionError` for wrong connection options."""
