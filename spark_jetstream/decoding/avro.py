@@ -65,6 +65,8 @@ class AvroReader:
             walk = _Walk(where)
             self.fields: pa.StructType = walk.arrow_type(record, "")
             for field, logical in walk.logical.items():
+                # fastavro makes values by the logical type of the writer: all versions must have
+                # the same.
                 other, before = logical_types.setdefault(field, (logical, version))
                 if logical != other:
                     problem = f"field {field} is {logical}, and {other} in version {before}"
@@ -77,6 +79,7 @@ class AvroReader:
         Raises what fastavro raises, and `ValueError` for bytes after the record.
         """
         source = io.BytesIO(payload)
+        # Records of the last version need no resolution.
         resolved = None if version == self._last else self._parsed[self._last]
         record = schemaless_reader(source, self._parsed[version], resolved)
         if source.tell() < len(payload):
@@ -128,6 +131,7 @@ class _Walk:
         return self._primitive(schema, field)
 
     def _record(self, schema: Mapping[str, Any], field: str) -> pa.StructType:
+        # The schema itself is a record without a name: "".
         path = f"{field}." if field else ""
         kinds = {}
         for member in schema["fields"]:
@@ -168,6 +172,7 @@ def _without_other_logical_types(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     plain = {key: _without_other_logical_types(value) for key, value in schema.items()}
+    # fastavro would make objects of its values for which the Arrow type has no place.
     if not _has_spark_type(schema.get("type"), schema.get("logicalType")):
         plain.pop("logicalType", None)
     return plain

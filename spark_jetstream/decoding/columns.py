@@ -85,9 +85,11 @@ def read_by(
         )
     kind = _kind(reader)
 
+    # Spark looks at the number and the types of its arguments.
     def read(payloads: pa.Array, versions: pa.Array) -> pa.Array:
         return read_all(reader, payloads, versions)
 
+    # The reader gets no payload of an unknown version: `decode` has an error for that row.
     known = F.when(version.isin(*versions), payload)
     first = F.arrow_udf(read, from_arrow_type(kind, prefer_timestamp_ntz=True))(known, version)
     return Decoded(first, F.col("decoded")["value"], F.col("decoded")["error"])

@@ -74,6 +74,7 @@ def decode(
     has_versions = version is not None or confluent
     schemas = _by_version(schema) if has_versions else {"": schema}
 
+    # A name may hold dots, which mean a field of a struct without these quotes.
     stored = F.col("`{}`".format(column.replace("`", "``"))).cast("binary")
     payload = stored
     without_version = "there is no version of a schema"

@@ -66,6 +66,7 @@ def _all_fields(schemas: Mapping[str, StructType]) -> dict[str, DataType]:
             if name != field.name:
                 both = f"field {field.name} in version {version} and field {name}"
                 raise SchemaError(f"argument schema: {both} have one name to Spark")
+            # Nullability may differ: each row is checked by the schema of its own version.
             own = field.dataType.simpleString()
             other = fields.setdefault(field.name, field.dataType).simpleString()
             if own != other:
@@ -81,6 +82,7 @@ def _around(text: Column) -> Column:
 
 
 def _parsed(text: Column, schema: StructType) -> Column:
+    # `from_json` puts the text into the field `bad` if it cannot read it by the schema.
     whole = StructType().add(_PAYLOAD, schema).add("bad", "string")
     return F.from_json(_around(text), whole, {"columnNameOfCorruptRecord": "bad"})
 

@@ -12,7 +12,12 @@ from spark_jetstream.decoding.columns import schema_argument, struct_of
 from spark_jetstream.errors import SchemaError
 
 try:
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+    from google.protobuf.descriptor import (
+        Descriptor,
+        EnumDescriptor,
+        FieldDescriptor,
+        FileDescriptor,
+    )
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import Message
@@ -27,6 +32,7 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 _SCALARS = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+    # Spark has no unsigned integers: these are the smallest types that hold all values.
     FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
     FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
     FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
@@ -74,6 +80,8 @@ class ProtobufReader:
         An error here fails the task, and is not blamed on a payload.
         """
         vars(self).update(state)
+        # A pool of its own: the worker may have another version of the same file in the default
+        # one.
         pool = DescriptorPool()
         for file in self._files:
             pool.AddSerializedFile(file)
@@ -142,6 +150,7 @@ def _indexes(payload: bytes) -> tuple[list[int], int]:
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
     """Return the zigzag varint at a place of a payload, and where it ends."""
     value = 0
+    # A varint of 64 bits has ten bytes at most, each with seven bits.
     for shift in range(0, 70, 7):
         if at == len(payload):
             break
@@ -228,14 +237,22 @@ def _read_field(field: FieldDescriptor) -> Callable[[Message], Any]:
 def _read_item(field: FieldDescriptor) -> Callable[[Any], Any]:
     """Return a function that reads the value of a field, or an item of it."""
     if field.enum_type is not None:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        # proto3 keeps numbers that the enumeration does not have.
-        return lambda number: names.get(number) or str(number)
+        return _enum_reader(field.enum_type)
     if field.message_type is None:
         return _unchanged
     if field.message_type.full_name == _TIMESTAMP:
         return _datetime
     return _read_fields(field.message_type)
+
+
+def _enum_reader(enum: EnumDescriptor) -> Callable[[int], str]:
+    names: dict[int, str] = {number: value.name for number, value in enum.values_by_number.items()}
+
+    def name_of(number: int) -> str:
+        # proto3 keeps numbers that the enumeration does not have.
+        return names.get(number, str(number))
+
+    return name_of
 
 
 def _unchanged(value: Any) -> Any:
