@@ -136,13 +136,13 @@ class ServerProbe:
                 ok("server", "listens for WebSocket clients; what it is, logging in says"),
             )
             return {}
-        # Otherwise the server speaks first, and says whether it wants TLS.
         if self._options.tls_handshake_first:
             with self._start_tls(wire) as secured:
                 info = self._read_info(secured)
                 self.findings += _check_info(info)
                 self.findings += _check_certificate(secured)
             return info
+        # The server speaks first, and says whether it wants TLS.
         info = self._read_info(wire)
         self.findings += _check_info(info)
         self._check_encryption(wire, info)

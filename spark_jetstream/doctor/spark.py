@@ -38,9 +38,6 @@ _SET_JAVA_HOME = "export JAVA_HOME=$(python -m spark_jetstream.java)"
 _ALL_JAVAS = (4, 2)  # the first Spark that starts on any Java from 17 on
 _START_TIMEOUT = 60.0  # seconds; importing pyspark and pyarrow takes one or two
 _ADMISSION_CONTROL = (4, 2)  # the first Spark with admission control for Python sources
-_OLDEST_PYTHON = (3, 10)
-_NEWER_PYTHON_NEEDED = (4, 3)  # the first Spark that needs a newer Python
-_OLDEST_PYTHON_THEN = (3, 11)
 #: Options with a key that signs the login.
 _SIGNING = {"credentialsFile", "credentialsSecret", "nkeySeedFile", "nkeySeedSecret"}
 _NO_PROGRAM = "there is no such program"
@@ -135,9 +132,7 @@ def _check_pyspark(mine: Python) -> Finding:
             f"{version} has no Python data sources",
             "pip install 'pyspark>=4.0'",
         )
-    oldest = _OLDEST_PYTHON
-    if numbers >= _NEWER_PYTHON_NEEDED:
-        oldest = _OLDEST_PYTHON_THEN
+    oldest = _oldest_python(numbers)
     if version_of(mine.version)[:2] < oldest:
         least = ".".join(map(str, oldest))
         text = f"{version} needs Python {least} or newer"
@@ -147,6 +142,13 @@ def _check_pyspark(mine: Python) -> Finding:
         advice = "start near the end (startingOffsets, startingTimestamp), or use Spark 4.2"
         return warning("pyspark", text, advice)
     return ok("pyspark", version)
+
+
+def _oldest_python(spark: tuple[int, ...]) -> tuple[int, int]:
+    """Return the oldest Python that a version of Spark runs on."""
+    if spark >= (4, 3):
+        return 3, 11
+    return 3, 10
 
 
 def _check_libraries(mine: Python) -> Iterator[Finding]:
