@@ -1,21 +1,25 @@
-"""What errors of a connection say about options.
+"""Words about options, for errors of a connection. Pure.
 
-`client` and `streams` take these words, and name no option. Pure.
+`client` and `streams` add these words to their errors, and name no option themselves.
 """
 
 from __future__ import annotations
 
 SERVERS = "(option servers)"
 STREAM = "; option stream would name it"
+#: The option that names a stream, by the beginning of the stream's name.
 NAMED_BY = {"": "option stream", "KV_": "option bucket", "OBJ_": "option objectBucket"}
-"""What names a stream, by the beginning of the names of those of its kind."""
+# A stream whose subjects match the connector's inboxes stores the replies.
 NARROW = "give the stream narrower subjects"
 OTHER_INBOX = f"set option inboxPrefix to a prefix that they do not match, or {NARROW}"
+# A request to the API that nobody answers.
 API = "are the options domain and apiPrefix right?"
+# The option in brackets, after the thing that it sets.
 INBOX_PREFIX = "(option inboxPrefix)"
 CONNECT_TIMEOUT = "(option connectTimeout)"
 REQUEST_TIMEOUT = "(option requestTimeout)"
 RETRY_TIMEOUT = "(option retryTimeout)"
+# Logins and TLS.
 CREDENTIALS = "give both as a .creds file (option credentialsFile or credentialsSecret)"
 AUTHORITY = "(options tlsCaFile, tlsHostname)"
 CLIENT_CERTIFICATE = "(options tlsCertFile and tlsKeyFile)"
