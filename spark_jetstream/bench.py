@@ -134,7 +134,7 @@ def latencies(
     data: bytes,
     tell: Tell,
 ) -> list[float]:
-    """Return the seconds of each publish; one follows the acknowledgement of the other.
+    """Return the seconds of each publish, which waits for the answer to the one before.
 
     Raises `JetStreamError`.
     """

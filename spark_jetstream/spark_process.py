@@ -67,8 +67,7 @@ def refuse_spark_3() -> None:
     if find_spec("pyspark.sql.datasource") is None:
         raise ImportError(
             f"this Spark is {pyspark.__version__}, and Python data sources begin with Spark 4.0: "
-            f"use one of the "
-            "versions in docs/compatibility.md",
+            "use one of the versions in docs/compatibility.md",
             name="pyspark.sql.datasource",
         )
 
