@@ -26,7 +26,10 @@ def info(run: Run) -> None:
     """
     account_info = run.admin.account.info()
     server = run.admin.account.server(account_info)
-    data = {**as_data(account_info), "server": {"version": server.version, "max_payload": server.max_payload}}
+    data = {
+        **as_data(account_info),
+        "server": {"version": server.version, "max_payload": server.max_payload},
+    }
     since = server.api_since if server.api_since.startswith("before") else f"server {server.api_since}"
     pairs = {
         "server": server.version,
@@ -39,7 +42,15 @@ def info(run: Run) -> None:
         **dict(_rules(account_info)),
     }
     run.out.record(pairs, data=data)
-    columns = [*(["tier"] if account_info.tiers else []), "", "used", "reserved", "limit", "% used", "% reserved"]
+    columns = [
+        *(["tier"] if account_info.tiers else []),
+        "",
+        "used",
+        "reserved",
+        "limit",
+        "% used",
+        "% reserved",
+    ]
     run.out.text("")
     run.out.table(_usage(account_info), {name: itemgetter(name) for name in columns})
 
@@ -48,12 +59,20 @@ def info(run: Run) -> None:
 def backup(run: Run, target: Annotated[str, Argument(help="The directory that is made.")]) -> None:
     """Save all streams of the account, buckets included, with their consumers, as "stream backup" does.
 
-    They are saved one after the other. The target is there when all are; else TARGET.part has those that could be.
+    They are saved one after the other. The target is there when all are; else TARGET.part has those
+    that could be.
     """
     with run.out.progress("Saving streams", in_bytes=False) as progress:
         saved = [made.manifest for made in run.admin.account.backup(target, progress=progress)]
-    names, size = [manifest.stream for manifest in saved], sum(manifest.data_bytes for manifest in saved)
-    run.out.done(f"{counted(len(names), 'stream')} saved at {target}, {sized(size)}", path=target, streams=names)
+    names, size = (
+        [manifest.stream for manifest in saved],
+        sum(manifest.data_bytes for manifest in saved),
+    )
+    run.out.done(
+        f"{counted(len(names), 'stream')} saved at {target}, {sized(size)}",
+        path=target,
+        streams=names,
+    )
 
 
 @command(account, "restore", example="account restore /backups/2026-03-01")
@@ -64,7 +83,11 @@ def restore(run: Run, source: Annotated[str, Argument(help='What "account backup
     changes = {made.info.config.name: list(made.differences) for made in restored}
     for change in (f"stream {name} is not as it was: {change}" for name in changes for change in changes[name]):
         run.out.note(change)
-    run.out.done(f"{counted(len(changes), 'stream')} restored from {source}", source=source, streams=changes)
+    run.out.done(
+        f"{counted(len(changes), 'stream')} restored from {source}",
+        source=source,
+        streams=changes,
+    )
     if any(changes.values()):
         raise Exit(FAILED)
 
@@ -80,7 +103,13 @@ def _usage(info: AccountInfo) -> Iterator[dict[str, Any]]:
             ("consumers", usage.consumers, limits.max_consumers, None),
         ):
             number = rough(limit) if isinstance(limit, Bytes) else f"{limit:,}"
-            row: dict[str, Any] = {"tier": tier, "": what, "used": used, "reserved": reserved, "limit": number}
+            row: dict[str, Any] = {
+                "tier": tier,
+                "": what,
+                "used": used,
+                "reserved": reserved,
+                "limit": number,
+            }
             if limit < 0:
                 row["limit"] = "no limit"
             elif what == "consumers":

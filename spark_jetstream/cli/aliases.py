@@ -1,7 +1,7 @@
 """What the ``nats`` tool calls our commands and options: other names that work, and hints where nothing is the same.
 
-Tables by place: a group, or a group and a command. "" is the top level for commands, and every command for options; the
-narrowest place counts. A hint has no effect where the name exists.
+Tables by place: a group, or a group and a command. "" is the top level for commands, and every
+command for options; the narrowest place counts. A hint has no effect where the name exists.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ COMMANDS: Table = {
         event=events e=events ctx=context srv=server sys=server system=server publish=pub subscribe=sub req=request"""
     ),
     "account": _names("nfo=info snapshot=backup"),
-    "context": _names("list=ls l=ls add=save create=save remove=rm delete=rm switch=select set=select info=show"),
+    "context": _names(
+        "list=ls l=ls add=save create=save remove=rm delete=rm switch=select set=select info=show",
+    ),
     "check": _names("conn=connection raft=meta"),
     "server": _names("i=info list=ping ls=ping"),
-    "stream": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find subj=subjects rmm=delete-msg snapshot=backup"),
+    "stream": _names(
+        f"{_CHANGES} {_LOOKS} cp=copy query=find subj=subjects rmm=delete-msg snapshot=backup",
+    ),
     "consumer": _names(f"{_CHANGES} {_LOOKS} cp=copy query=find state=info"),
     "counter": _names("list=ls l=ls increment=incr i=incr"),
     "schema": _names("search=ls find=ls info=show view=show check=validate"),
@@ -170,7 +174,9 @@ OPTION_HINTS: Table = _hints(
             "--sections": "use `cheat`, which prints all sections",
             "--save": "redirect the output to a file: `cheat > FILE`",
         },
-        "consumer add": {"--name": "give the name as the argument after the stream: `consumer add STREAM NAME`"},
+        "consumer add": {
+            "--name": "give the name as the argument after the stream: `consumer add STREAM NAME`",
+        },
         "events": {
             "--short --filter": (
                 "leave out --details for one line for each event, and use --kind KIND or grep to filter them"
@@ -179,7 +185,9 @@ OPTION_HINTS: Table = _hints(
                 "use --advisories, --metrics, or neither"
             ),
         },
-        "kv rm": {"ARGUMENT": "use `kv del BUCKET KEY` to delete a key; `kv rm BUCKET` removes the bucket"},
+        "kv rm": {
+            "ARGUMENT": "use `kv del BUCKET KEY` to delete a key; `kv rm BUCKET` removes the bucket",
+        },
         "pub": {
             "--reply": "use `request` to wait for replies; `pub` waits for the acknowledgement of the stream",
             "--sleep": "use --count 1 in a loop of the shell",
@@ -189,8 +197,12 @@ OPTION_HINTS: Table = _hints(
             "--atomic": "leave it out; `pub` publishes each message by itself",
             "--translate": "pipe the output of the program to `pub SUBJECT`",
         },
-        "reply": {"--command --sleep -q --header -H": "use DATA with templates, or `sub` in a loop of the shell"},
-        "request": {"--count --send-on --wait -w --replies-all --reply-timeout": "use --replies NUMBER and --timeout"},
+        "reply": {
+            "--command --sleep -q --header -H": "use DATA with templates, or `sub` in a loop of the shell",
+        },
+        "request": {
+            "--count --send-on --wait -w --replies-all --reply-timeout": "use --replies NUMBER and --timeout",
+        },
         "rtt": {"ARGUMENT": "use --count NUMBER for the number of round trips"},
         "server info": {"ARGUMENT": "use `server ping --json` to see all servers"},
         "server ping": {
@@ -203,7 +215,9 @@ OPTION_HINTS: Table = _hints(
                 "use the program nats-server, which has more options"
             ),
         },
-        "stream add": {"ARGUMENT": "use --subjects to name the subjects of the stream, such as --subjects 'orders.>'"},
+        "stream add": {
+            "ARGUMENT": "use --subjects to name the subjects of the stream, such as --subjects 'orders.>'",
+        },
         "stream ls": {"--cluster": "use `stream info STREAM` to see the cluster"},
         "stream restore": {"--config": "use the options of the fields, such as --max-age 30d"},
         "sub": {

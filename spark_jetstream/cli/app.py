@@ -1,10 +1,10 @@
 """What all commands share: connection options, ``--json``, and exit codes.
 
-A command is a function whose first parameter is the `Run`; its other parameters are arguments and options for typer.
-`command` adds the shared options, so a user may write them anywhere on the line.
+A command is a function whose first parameter is the `Run`; its other parameters are arguments and
+options for typer. `command` adds the shared options, so a user may write them anywhere on the line.
 
-``--help``, ``--version`` and completion import all modules of commands. So these import what connects, and the models,
-where they use them: in functions.
+``--help``, ``--version`` and completion import all modules of commands. So these import what
+connects, and the models, where they use them: in functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
     """Return a parameter of a command that no function declares."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=annotation,
+    )
 
 
 def _connecting(option: str, flags: str, help: str, kind: type = str) -> inspect.Parameter:
@@ -50,14 +55,23 @@ CONNECTING = (
     _connecting("servers", "--server -s", "NATS servers, separated by commas."),
     _connecting("context", "--context", "A context of the nats CLI, or the path of one."),
     _connecting("user", "--user", "User name."),
-    _connecting("password", "--password", "Password. Other users of this machine can see it: prefer a context."),
+    _connecting(
+        "password",
+        "--password",
+        "Password. Other users of this machine can see it: prefer a context.",
+    ),
     _connecting("token", "--token", "Token."),
     _connecting("credentialsFile", "--creds", "Path of a .creds file."),
     _connecting("nkeySeedFile", "--nkey", "Path of a file with a user NKey seed."),
     _connecting("tlsCaFile", "--tlsca", "Path of the CA certificates (PEM)."),
     _connecting("tlsCertFile", "--tlscert", "Path of the client's certificate (PEM)."),
     _connecting("tlsKeyFile", "--tlskey", "Path of the client's key (PEM)."),
-    _connecting("tlsHandshakeFirst", "--tlsfirst/--no-tlsfirst", "TLS before the server says hello.", bool),
+    _connecting(
+        "tlsHandshakeFirst",
+        "--tlsfirst/--no-tlsfirst",
+        "TLS before the server says hello.",
+        bool,
+    ),
     _connecting("domain", "--js-domain", "JetStream domain."),
     _connecting("apiPrefix", "--js-api-prefix", "Prefix of another account's JetStream API."),
     _connecting("inboxPrefix", "--inbox-prefix", "Prefix of the subjects on which replies come."),
@@ -65,7 +79,11 @@ CONNECTING = (
 )
 _MORE_HELP = "Any connection option of docs/options.md, as name=value."
 _MORE = keyword(
-    "more", Annotated[list[str] | None, Option("--option", "-o", help=_MORE_HELP, rich_help_panel=CONNECTION)]
+    "more",
+    Annotated[
+        list[str] | None,
+        Option("--option", "-o", help=_MORE_HELP, rich_help_panel=CONNECTION),
+    ],
 )
 _AS_JSON = keyword("as_json", Annotated[bool, Option("--json", help="Print JSON.")], False)
 _CONTEXT = keyword("ctx", typer.Context, inspect.Parameter.empty)
@@ -84,7 +102,8 @@ class Run:
     @functools.cached_property
     def admin(self) -> JetStreamAdmin:
         """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
-        # What is imported stays: to look for garbage in it would take a tenth of the time of a short command.
+        # What is imported stays: to look for garbage in it would take a tenth of the time of a
+        # short command.
         gc.disable()
         from spark_jetstream.admin.client import CommandAdmin
 
@@ -119,7 +138,11 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
     """Return a decorator that makes a function a command of ``app``. Its docstring and ``example`` are the help."""
 
     def register(function: F) -> F:
-        finished: Callable[[], F] = getattr(function, "finished", lambda: function)  # `with_fields` sets it
+        finished: Callable[[], F] = getattr(
+            function,
+            "finished",
+            lambda: function,
+        )  # `with_fields` sets it
 
         def call(ctx: typer.Context, as_json: bool, **given: Any) -> None:
             outer = ctx.obj  # what `_root` made of the options before the command
@@ -135,7 +158,9 @@ def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
 
         text = unwrapped(inspect.getdoc(function) or "")
         late: Any = functools.partial(_LateCommand, make)
-        app.command(name, cls=late, help=text, epilog=f"Example: spark-jetstream {example}")(lambda: None)
+        app.command(name, cls=late, help=text, epilog=f"Example: spark-jetstream {example}")(
+            lambda: None,
+        )
         return function
 
     return register
@@ -180,7 +205,10 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
         if not equals:
             raise BadParameter("the value is not name=value", param_hint="--option")
         options[name.strip()] = SecretStr(value)
-    return {**options, **{name: value for name, value in hidden(shared).items() if value is not None}}
+    return {
+        **options,
+        **{name: value for name, value in hidden(shared).items() if value is not None},
+    }
 
 
 def exit_code(error: errors.JetStreamError) -> int:

@@ -15,7 +15,12 @@ import typer
 from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, F, Run, connection_options
-from spark_jetstream.errors import ConsumerNotFound, JetStreamError, PermissionDenied, StreamNotFound
+from spark_jetstream.errors import (
+    ConsumerNotFound,
+    JetStreamError,
+    PermissionDenied,
+    StreamNotFound,
+)
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted, minutes_or_months, shown
 
 if TYPE_CHECKING:
@@ -45,12 +50,21 @@ def completion(
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         from pydantic import SecretStr
 
-        given = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v is not None}}
+        given = {
+            **(ctx.find_root().params or {}),
+            **{k: v for k, v in ctx.params.items() if v is not None},
+        }
         with contextlib.suppress(JetStreamError, BadParameter):
             quick = SecretStr(_TIMEOUT)
-            options = {"requestTimeout": quick, "connectTimeout": quick, **connection_options(given)}
+            options = {
+                "requestTimeout": quick,
+                "connectTimeout": quick,
+                **connection_options(given),
+            }
             known = names(Run(options, as_json=False).admin, given)
-            return list(islice((name for name in known if name.startswith(incomplete)), _MAX_COMPLETIONS))
+            return list(
+                islice((name for name in known if name.startswith(incomplete)), _MAX_COMPLETIONS),
+            )
         return []
 
     return complete
@@ -66,7 +80,10 @@ consumer_option = partial(Option, autocompletion=complete_consumer)
 
 
 StreamName = Annotated[str, stream_argument(help="Name of the stream.")]
-ConsumerName = Annotated[str, Argument(help="Name of the consumer.", autocompletion=complete_consumer)]
+ConsumerName = Annotated[
+    str,
+    Argument(help="Name of the consumer.", autocompletion=complete_consumer),
+]
 
 
 def _parser(of: Callable[[Any], Any], what: str) -> Callable[[Any], Any]:
@@ -74,7 +91,9 @@ def _parser(of: Callable[[Any], Any], what: str) -> Callable[[Any], Any]:
         try:
             return of(value)
         except ValueError:
-            raise BadParameter(f"{shown(value)} is not a {what}{minutes_or_months(value)}") from None
+            raise BadParameter(
+                f"{shown(value)} is not a {what}{minutes_or_months(value)}",
+            ) from None
 
     return parse
 
@@ -90,22 +109,38 @@ _A_DURATION = _parser(_duration, "duration such as 10s or 1h30m, up to 100y")
 duration_option = partial(Option, parser=_A_DURATION, metavar="DURATION")
 """An option that is a duration: ``Annotated[Nanoseconds, duration_option(help=...)]``."""
 
-size_option = partial(Option, parser=_parser(Bytes.of, "size such as 64k or 131072"), metavar="SIZE")
+size_option = partial(
+    Option,
+    parser=_parser(Bytes.of, "size such as 64k or 131072"),
+    metavar="SIZE",
+)
 """An option that is a size: ``Annotated[Bytes, size_option(help=...)]``."""
 
 Raw = Annotated[bool, Option("--raw", help="Only the content, as it is.")]
 
 Preferred = Annotated[str | None, Option(help="The server that should lead (server 2.11).")]
 
-AnyFilter = Annotated[bool, Option("--any-filter", help="Allow filters that match no subject of the stream.")]
+AnyFilter = Annotated[
+    bool,
+    Option("--any-filter", help="Allow filters that match no subject of the stream."),
+]
 
 Force = Annotated[bool, Option("--force", "-f", help="Do not ask.")]
 
-DryRun = Annotated[bool, Option("--dry-run", help="Show what would be changed, and change nothing.")]
+DryRun = Annotated[
+    bool,
+    Option("--dry-run", help="Show what would be changed, and change nothing."),
+]
 
-Pedantic = Annotated[bool, Option("--pedantic", help="Refuse what the server would adjust (server 2.11).")]
+Pedantic = Annotated[
+    bool,
+    Option("--pedantic", help="Refuse what the server would adjust (server 2.11)."),
+]
 
-ConfigFile = Annotated[str | None, Option(metavar="FILE", help="Fields from a JSON or YAML file; options win over it.")]
+ConfigFile = Annotated[
+    str | None,
+    Option(metavar="FILE", help="Fields from a JSON or YAML file; options win over it."),
+]
 
 
 def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F]:
@@ -138,8 +173,8 @@ UNCHANGED = "already exists, unchanged"
 def create(load: Callable[[], A | None], make: Callable[[], A]) -> tuple[A, str]:
     """Create an asset, and return it with `CREATED`, `UNCHANGED`, or "exists" if the user may not look.
 
-    A server gives the same reply for an asset that it creates and for one that exists with the same configuration, so
-    ``load`` looks first.
+    A server gives the same reply for an asset that it creates and for one that exists with the same
+    configuration, so ``load`` looks first.
     """
     before, outcome = None, CREATED
     try:
@@ -152,7 +187,12 @@ def create(load: Callable[[], A | None], make: Callable[[], A]) -> tuple[A, str]
     return info, UNCHANGED if before is not None and before.created == info.created else outcome
 
 
-def created(run: Run, what: Callable[[A], str], load: Callable[[], A | None], make: Callable[[], A]) -> A:
+def created(
+    run: Run,
+    what: Callable[[A], str],
+    load: Callable[[], A | None],
+    make: Callable[[], A],
+) -> A:
     """Create an asset, and say so; that it existed already is a note on standard error. ``what`` names the asset."""
     info, outcome = create(load, make)
     (run.out.text if outcome == CREATED else run.out.note)(f"{what(info)} {outcome}")
@@ -170,15 +210,20 @@ def change(
 ) -> None:
     """Show the differences, ask, and change an asset. A refused change ends the command with 1, and changes nothing.
 
-    ``asset`` has its name by its kind, and the stream of a consumer first. JSON has it beside ``changed`` and
-    ``differences``. ``carry_out`` returns what it has changed.
+    ``asset`` has its name by its kind, and the stream of a consumer first. JSON has it beside
+    ``changed`` and ``differences``. ``carry_out`` returns what it has changed.
     """
     from spark_jetstream.admin.plan import difference_data, difference_words
 
     what = _named(asset)
 
     def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:
-        run.out.done(sentence, **asset, changed=changed, differences=list(map(difference_data, shown)))
+        run.out.done(
+            sentence,
+            **asset,
+            changed=changed,
+            differences=list(map(difference_data, shown)),
+        )
 
     for difference in differences:
         style = "red" if difference.refused else "yellow" if difference.risk else None
@@ -196,7 +241,10 @@ def change(
 
 
 @contextlib.contextmanager
-def handling(handler: Callable[[int, FrameType | None], None], *signals: signal.Signals) -> Iterator[None]:
+def handling(
+    handler: Callable[[int, FrameType | None], None],
+    *signals: signal.Signals,
+) -> Iterator[None]:
     """Handle signals of this process with ``handler`` inside of the block."""
     before = [signal.signal(number, handler) for number in signals]
     try:
@@ -206,7 +254,12 @@ def handling(handler: Callable[[int, FrameType | None], None], *signals: signal.
             signal.signal(number, former)
 
 
-def step_down(run: Run, admin: Streams | Consumers, asset: dict[str, str], preferred: str | None) -> None:
+def step_down(
+    run: Run,
+    admin: Streams | Consumers,
+    asset: dict[str, str],
+    preferred: str | None,
+) -> None:
     """Let the leader of an asset give way; ``asset`` as in `change`."""
     names: Any = asset.values()
     leader = next((replica.server for replica in admin.replicas(*names) if replica.leader), None)

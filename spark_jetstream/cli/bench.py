@@ -31,28 +31,47 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 @command(group, "bench", example="bench --messages 500000 --size 1000 --replicas 3")
 def measure(
     run: Run,
-    subject: Annotated[str | None, Argument(help="Write to this subject, of a stream that may have it.")] = None,
-    messages: Annotated[int, Option(min=1, help="How many messages are written, and read.")] = 200_000,
+    subject: Annotated[
+        str | None,
+        Argument(help="Write to this subject, of a stream that may have it."),
+    ] = None,
+    messages: Annotated[
+        int,
+        Option(min=1, help="How many messages are written, and read."),
+    ] = 200_000,
     size: Annotated[int, Option(min=0, help="Bytes of each payload.")] = 128,
     subjects: Annotated[int, Option(min=1, help="How many subjects they are spread over.")] = 1,
-    storage: Annotated[Literal["file", "memory"], Option(help="Where the stream is kept.")] = "file",
+    storage: Annotated[
+        Literal["file", "memory"],
+        Option(help="Where the stream is kept."),
+    ] = "file",
     replicas: Annotated[int, Option(min=1, max=5, help="How many servers keep it.")] = 1,
     delivery: Annotated[
         Literal["deduplicated", "at-least-once"],
         Option(metavar="MODE", help="Option delivery of the sink: deduplicated or at-least-once."),
     ] = "deduplicated",
     batch: Annotated[int | None, Option(min=1, help="Option fetchBatch of the source.")] = None,
-    direct: Annotated[bool, Option("--direct/--no-direct", help="Also read by direct gets.")] = True,
-    single: Annotated[int, Option(min=0, help="How many messages are published one at a time.")] = 1000,
-    stream: Annotated[str | None, stream_option(help="Only read, from this stream, which stays as it is.")] = None,
+    direct: Annotated[
+        bool,
+        Option("--direct/--no-direct", help="Also read by direct gets."),
+    ] = True,
+    single: Annotated[
+        int,
+        Option(min=0, help="How many messages are published one at a time."),
+    ] = 1000,
+    stream: Annotated[
+        str | None,
+        stream_option(help="Only read, from this stream, which stays as it is."),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Measure, without Spark, what one task of the sink writes and one task of the source reads.
 
-    It writes to a stream of its own, which is deleted at the end, whatever happens. With SUBJECT, if a stream stores
-    it, the command asks, writes to that stream, and reads what it wrote: the messages stay there, and by the limits of
-    the stream others may go. Several --subjects are SUBJECT.0, SUBJECT.1 and so on. What a job reaches also depends on
-    Spark, on its tasks side by side, and on who else uses the servers.
+    It writes to a stream of its own, which is deleted at the end, whatever happens. With SUBJECT,
+    if a stream stores it, the command asks, writes to that stream, and reads what it wrote: the
+    messages stay there, and by the limits of the stream others may go. Several --subjects are
+    SUBJECT.0, SUBJECT.1 and so on. What a job reaches also depends on Spark, on its tasks side by
+    side, and on who else uses the servers.
     """
     from spark_jetstream import bench
     from spark_jetstream.admin.api import publish_subject
@@ -64,7 +83,10 @@ def measure(
         if subject is not None:
             raise BadParameter("SUBJECT is written to and --stream only read: give one of them")
         settings: dict[str, Any] = {"stream": stream, "messages": messages}
-        run.out.text(f"Up to {messages:,} messages of stream {stream}, read by one task, without Spark", "bold")
+        run.out.text(
+            f"Up to {messages:,} messages of stream {stream}, read by one task, without Spark",
+            "bold",
+        )
         rates = _read(run, stream, messages, batch, direct)
     else:
         own, first, kept = bench_stream(), 1, str(storage)
@@ -74,8 +96,15 @@ def measure(
         there = None if subject is None else next(admin.streams.names(filter_), None)
         if there is not None:
             info = admin.streams.load(there)
-            kept, replicas, first = info.config.storage, info.config.num_replicas, info.state.last_seq + 1
-            run.out.confirm(f"Write {counted(messages + single, 'message')} to stream {there}?", force=force)
+            kept, replicas, first = (
+                info.config.storage,
+                info.config.num_replicas,
+                info.state.last_seq + 1,
+            )
+            run.out.confirm(
+                f"Write {counted(messages + single, 'message')} to stream {there}?",
+                force=force,
+            )
         settings = {"messages": messages, "size": size, "subjects": subjects, "storage": kept}
         settings |= {"replicas": replicas, "delivery": delivery}
         settings |= {} if subject is None else {"subject": subject, "stream": there}
@@ -85,11 +114,22 @@ def measure(
         made = _stream_of_its_own(run, own, filter_, kept, replicas)
         with made if there is None else contextlib.nullcontext(there) as name:
             data = bench.payload(size)
-            options = SinkOptions.from_spark({"stream": name, "delivery": delivery}, streaming=False)
+            options = SinkOptions.from_spark(
+                {"stream": name, "delivery": delivery},
+                streaming=False,
+            )
             options = options.model_copy(update={"connection": admin.options})
             with run.out.progress("writing", in_bytes=False) as tell:
                 rates = [bench.write(run.connect, options, names, messages, data, tell)]
-            rates += _read(run, name, messages, batch, direct, first, () if there is None else (filter_,))
+            rates += _read(
+                run,
+                name,
+                messages,
+                batch,
+                direct,
+                first,
+                () if there is None else (filter_,),
+            )
             if single:
                 with run.out.progress("one at a time", in_bytes=False) as tell:
                     latencies = bench.latencies(run.connect(), names[0], single, data, tell)
@@ -97,7 +137,13 @@ def measure(
 
 
 @contextlib.contextmanager
-def _stream_of_its_own(run: Run, name: str, subject: str, storage: str, replicas: int) -> Iterator[str]:
+def _stream_of_its_own(
+    run: Run,
+    name: str,
+    subject: str,
+    storage: str,
+    replicas: int,
+) -> Iterator[str]:
     """Yield the name of a stream that is made, and gone at the end, also when SIGTERM or SIGHUP ends the process."""
 
     def delete() -> None:
@@ -133,7 +179,13 @@ def _stream_of_its_own(run: Run, name: str, subject: str, storage: str, replicas
 
 
 def _read(
-    run: Run, name: str, messages: int, batch: int | None, direct: bool, first: int = 1, filters: tuple[str, ...] = ()
+    run: Run,
+    name: str,
+    messages: int,
+    batch: int | None,
+    direct: bool,
+    first: int = 1,
+    filters: tuple[str, ...] = (),
 ) -> list[Rate]:
     """Read the first messages of a stream; with ``filters``, all from ``first`` on that match."""
     from spark_jetstream.bench import read
@@ -148,7 +200,13 @@ def _read(
     given = {"stream": name} | ({"fetchBatch": str(batch)} if batch is not None else {})
     options = SourceOptions.from_spark(given, streaming=True)
     patience = run.admin.options.retry_timeout
-    settings = PullSettings(options.fetch_batch, options.fetch_max_bytes, options.fetch_timeout, patience, True)
+    settings = PullSettings(
+        options.fetch_batch,
+        options.fetch_max_bytes,
+        options.fetch_timeout,
+        patience,
+        True,
+    )
     first, end = max(first, state.first_seq), state.last_seq + 1
     end = end if filters else min(first + messages, end)
     if end <= first:
@@ -161,11 +219,15 @@ def _read(
         readers["source, readWith=consumer"] = read_range
     else:
         # There a consumer is part of what decides which messages stay.
-        run.out.note(f"stream {name} has {info.config.retention} retention: it is read by direct gets only")
+        run.out.note(
+            f"stream {name} has {info.config.retention} retention: it is read by direct gets only",
+        )
     if direct and info.config.allow_direct and run.connect().can(DIRECT_BATCHES):
         readers["source, readWith=direct"] = read_direct
     elif direct:
-        run.out.note("direct gets are left out: they need allow_direct on the stream, and nats-server 2.11")
+        run.out.note(
+            "direct gets are left out: they need allow_direct on the stream, and nats-server 2.11",
+        )
     rates = []
     for what, reader in readers.items():
         with run.out.progress(what, in_bytes=False) as tell:

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMON_SETTINGS = ("description", "history", "ttl", "max_value_size", "max_bytes", "storage", "replicas", "compression")
+COMMON_SETTINGS = (
+    "description",
+    "history",
+    "ttl",
+    "max_value_size",
+    "max_bytes",
+    "storage",
+    "replicas",
+    "compression",
+)
 NewBucket = Annotated[str, Argument(help="Name of the bucket.")]
 UpdatesOnly = Annotated[bool, Option("--updates-only", help="Begin with the next change.")]
 Deletes = Annotated[bool, Option("--deletes/--no-deletes", help="Show deletions, too.")]
@@ -31,7 +40,12 @@ Wait = Annotated[Nanoseconds | None, duration_option("--wait", help=_WAIT_HELP)]
 
 
 def show(
-    run: Run, info: AnyBucketInfo, names: Iterable[str], more: Mapping[str, object], *, data: Mapping[str, object]
+    run: Run,
+    info: AnyBucketInfo,
+    names: Iterable[str],
+    more: Mapping[str, object],
+    *,
+    data: Mapping[str, object],
 ) -> None:
     """Print settings, updated with ``more``, and the servers that keep the bucket; as JSON, ``data``."""
     from spark_jetstream.admin.models.streams import NO_LIMIT, replicas
@@ -62,13 +76,26 @@ def create(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[st
 
 
 def edit(
-    run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any], *, force: bool, dry_run: bool
+    run: Run,
+    buckets: Buckets[Any, Any],
+    bucket: str,
+    fields: Mapping[str, Any],
+    *,
+    force: bool,
+    dry_run: bool,
 ) -> None:
     """Show the changes of the bucket's stream, ask, and change the bucket."""
     if not fields:
         raise BadParameter("say what to change: an option for each field, or --unset FIELD")
     differences = buckets.plan(bucket, **fields)
-    change(run, {"bucket": bucket}, differences, lambda: buckets.update(bucket, **fields), force=force, dry_run=dry_run)
+    change(
+        run,
+        {"bucket": bucket},
+        differences,
+        lambda: buckets.update(bucket, **fields),
+        force=force,
+        dry_run=dry_run,
+    )
 
 
 def remove(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:

@@ -17,7 +17,10 @@ from spark_jetstream.errors import printable
 if TYPE_CHECKING:
     from spark_jetstream.monitoring.checks import CheckResult
 
-checks = group("check", "Health checks with thresholds. They end with 0 for ok, 1 warning, 2 critical, 3 unknown.")
+checks = group(
+    "check",
+    "Health checks with thresholds. They end with 0 for ok, 1 warning, 2 critical, 3 unknown.",
+)
 
 _METADATA = "Thresholds in its metadata count too, such as io.nats.monitor.lag-critical; options win over them."
 _CHECKS = {
@@ -39,10 +42,17 @@ _PARAMETERS = {
     "pinned": "A priority group without a pinned client is critical.",
 }
 """The parameters of the functions in `monitoring.checks` that are options; the others are thresholds."""
-_FORMAT = Option("--format", help="What to print. With prometheus the exit code is 0: a metric has the status.")
+_FORMAT = Option(
+    "--format",
+    help="What to print. With prometheus the exit code is 0: a metric has the status.",
+)
 _OUTPUT = (
     keyword("shape", Annotated[Literal["text", "json", "nagios", "prometheus"], _FORMAT], "text"),
-    keyword("namespace", Annotated[str, Option(help="The prefix of metrics.")], "spark_jetstream_check"),
+    keyword(
+        "namespace",
+        Annotated[str, Option(help="The prefix of metrics.")],
+        "spark_jetstream_check",
+    ),
 )
 
 
@@ -67,7 +77,14 @@ def _command(name: str) -> Callable[..., None]:
         result = check(*([run.admin] if "admin" in own else []), **given)
         run.out.as_json |= shape == "json"
         findings = [finding._asdict() for finding in result.findings]
-        run.out.json({"check": result.check, "item": result.item, "status": result.status, "findings": findings})
+        run.out.json(
+            {
+                "check": result.check,
+                "item": result.item,
+                "status": result.status,
+                "findings": findings,
+            }
+        )
         code = library.STATUSES.index(result.status)
         run.out.text(_rendered(result, code, shape, namespace))
         raise Exit(0 if shape == "prometheus" else code)
@@ -81,17 +98,27 @@ def _rendered(result: CheckResult, code: int, shape: str, namespace: str) -> str
     title = f"{result.check} {result.item}"
     numbers = [(at.name, at.value, at.unit) for at in result.findings if at.value is not None]
     if shape == "prometheus":
-        prefix, item = f"{namespace}_{result.check}", json.dumps(printable(result.item), ensure_ascii=False)
+        prefix, item = (
+            f"{namespace}_{result.check}",
+            json.dumps(printable(result.item), ensure_ascii=False),
+        )
         metrics = ((f"{prefix}_{name}", value) for name, value, _ in [*numbers, ("status_code", code, "")])
         return "\n".join(f"# TYPE {name} gauge\n{name}{{item={item}}} {value:.10g}" for name, value in metrics)
     if shape == "nagios":
         texts = "; ".join(at.text for at in result.findings if at.status == result.status)
         line = " ".join(f"{result.status} {title}: {texts}".replace("|", "/").split())
-        return f"{line} | {' '.join(f'{name}={value:.10g}{unit}' for name, value, unit in numbers)}".rstrip(" |")
-    return "\n".join([f"{title}: {result.status}", *(f"  {at.status:8}  {at.text}" for at in result.findings)])
+        return f"{line} | {' '.join(f'{name}={value:.10g}{unit}' for name, value, unit in numbers)}".rstrip(
+            " |",
+        )
+    return "\n".join(
+        [f"{title}: {result.status}", *(f"  {at.status:8}  {at.text}" for at in result.findings)],
+    )
 
 
 for _example, _help in _CHECKS.items():
     _name = _example.partition(" ")[0]
-    _late: Any = SimpleNamespace(__doc__=_help, finished=functools.cache(functools.partial(_command, _name)))
+    _late: Any = SimpleNamespace(
+        __doc__=_help,
+        finished=functools.cache(functools.partial(_command, _name)),
+    )
     command(checks, _name, example=f"check {_example}")(_late)

@@ -21,7 +21,11 @@ def step_down(run: Run, preferred: Preferred = None, force: Force = False) -> No
 
 
 @command(cluster, "remove", example="cluster remove n3 --context system")
-def remove(run: Run, server: Annotated[str, Argument(help="Name of the server.")], force: Force = False) -> None:
+def remove(
+    run: Run,
+    server: Annotated[str, Argument(help="Name of the server.")],
+    force: Force = False,
+) -> None:
     """Remove a server that does not come back. Streams that only it keeps lose their messages."""
     run.out.confirm(f"Remove server {server}, and all that only it keeps?", force=force)
     run.admin.cluster.remove_server(server)
@@ -29,8 +33,15 @@ def remove(run: Run, server: Annotated[str, Argument(help="Name of the server.")
 
 
 @command(cluster, "purge-account", example="cluster purge-account SHOP --context system")
-def purge(run: Run, account: Annotated[str, Argument(help="Name of the account.")], force: Force = False) -> None:
+def purge(
+    run: Run,
+    account: Annotated[str, Argument(help="Name of the account.")],
+    force: Force = False,
+) -> None:
     """Delete all streams and consumers of an account."""
     run.out.confirm(f"Delete all streams and consumers of account {account}?", force=force)
     run.admin.cluster.purge_account(account)
-    run.out.done(f"the streams and consumers of account {account} are being deleted", account=account)
+    run.out.done(
+        f"the streams and consumers of account {account} are being deleted",
+        account=account,
+    )

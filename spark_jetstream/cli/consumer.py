@@ -10,8 +10,24 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group
-from spark_jetstream.cli.arguments import ConfigFile, ConsumerName, DryRun, Force, Pedantic, Preferred, Raw, StreamName
-from spark_jetstream.cli.output import ago, as_data, message_data, rounded, server_text, to_the_second
+from spark_jetstream.cli.arguments import (
+    ConfigFile,
+    ConsumerName,
+    DryRun,
+    Force,
+    Pedantic,
+    Preferred,
+    Raw,
+    StreamName,
+)
+from spark_jetstream.cli.output import (
+    ago,
+    as_data,
+    message_data,
+    rounded,
+    server_text,
+    to_the_second,
+)
 from spark_jetstream.protocol.conventions import RUN, SINCE
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
 
@@ -19,7 +35,10 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.deliveries import DeliveredMessage
     from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
 
-AnyStream = Annotated[str | None, arguments.stream_argument(help="Its stream; all streams without it.")]
+AnyStream = Annotated[
+    str | None,
+    arguments.stream_argument(help="Its stream; all streams without it."),
+]
 _WAIT = Nanoseconds.of("5s")
 _ACK_HELP = "ack settles each message, nak has it delivered again, term never again, none leaves it to ack_wait."
 
@@ -31,7 +50,12 @@ consumers = group("consumer", "Consumers: list, create, change, pause, reset, tr
 @command(consumers, "ls", example="consumer ls ORDERS")
 def show_all(run: Run, stream: StreamName) -> None:
     """List the consumers of a stream: kind, filters, and how many messages they have yet to deliver."""
-    run.out.table(run.admin.consumers.infos(stream), _columns(), data=as_data, empty="there are no consumers")
+    run.out.table(
+        run.admin.consumers.infos(stream),
+        _columns(),
+        data=as_data,
+        empty="there are no consumers",
+    )
 
 
 @command(consumers, "find", example="consumer find ORDERS --idle 1h --pending 1000 --invert")
@@ -73,14 +97,20 @@ def info(run: Run, stream: StreamName, name: ConsumerName) -> None:
 def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = False) -> None:
     """Delete a consumer.
 
-    Its position is lost, and on a stream with interest retention the messages that only it waited for.
+    Its position is lost, and on a stream with interest retention the messages that only it waited
+    for.
     """
     consumer = run.admin.consumers.load(stream, name)
     lost = f", which has {counted(consumer.lag, 'message')} to process" if consumer.lag else ""
     lost += ", and by which a Spark query keeps its position" if RUN in consumer.config.metadata else ""
     run.out.confirm(f"Delete consumer {name} of stream {stream}{lost}?", force=force)
     run.admin.consumers.delete(stream, name)
-    run.out.done(f"consumer {name} of stream {stream} was deleted", stream=stream, consumer=name, deleted=True)
+    run.out.done(
+        f"consumer {name} of stream {stream} was deleted",
+        stream=stream,
+        consumer=name,
+        deleted=True,
+    )
 
 
 def print_consumer(run: Run, info: ConsumerInfo) -> None:
@@ -97,7 +127,11 @@ def print_consumer(run: Run, info: ConsumerInfo) -> None:
             if name in info.config.model_fields_set and name not in ("name", "durable_name")
         },
     }
-    run.out.record(pairs, data=as_data(info), title=f"Consumer {info.name} of stream {info.stream_name}")
+    run.out.record(
+        pairs,
+        data=as_data(info),
+        title=f"Consumer {info.name} of stream {info.stream_name}",
+    )
     run.out.text("")
     state = {
         "to be delivered": f"{info.num_pending:,}",
@@ -159,16 +193,30 @@ _COMMON = (
 )  # fmt: skip
 
 
-@command(consumers, "add", example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5")
+@command(
+    consumers,
+    "add",
+    example="consumer add ORDERS billing --filter-subject 'orders.eu.>' --max-deliver 5",
+)
 @arguments.with_fields("consumer", _COMMON, without=_NO_OPTIONS, creates=True)
 def add(
     run: Run,
     stream: StreamName,
-    name: Annotated[str | None, Argument(help="Its name; the server chooses one, if none is given.")] = None,
+    name: Annotated[
+        str | None,
+        Argument(help="Its name; the server chooses one, if none is given."),
+    ] = None,
     config: ConfigFile = None,
-    ephemeral: Annotated[bool, Option("--ephemeral", help="Gone when nobody uses it for a while.")] = False,
+    ephemeral: Annotated[
+        bool,
+        Option("--ephemeral", help="Gone when nobody uses it for a while."),
+    ] = False,
     durable_form: Annotated[
-        bool, Option("--durable-form", help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.")
+        bool,
+        Option(
+            "--durable-form",
+            help="Ask at CONSUMER.DURABLE.CREATE, as clients before server 2.9 did.",
+        ),
     ] = False,
     any_filter: arguments.AnyFilter = False,
     pedantic: Pedantic = False,
@@ -177,8 +225,9 @@ def add(
 ) -> None:
     """Create a consumer. One that exists with this configuration stays as it is; one that is different is an error.
 
-    It is durable if you name it, unless you say --ephemeral; without NAME it is what the file says. Each message must
-    be acknowledged (--ack-policy explicit) where neither options nor the file say something else.
+    It is durable if you name it, unless you say --ephemeral; without NAME it is what the file says.
+    Each message must be acknowledged (--ack-policy explicit) where neither options nor the file say
+    something else.
     """
     from spark_jetstream.admin.models.consumers import DEFAULT_CONSUMER, ConsumerConfig
 
@@ -191,10 +240,17 @@ def add(
     known, admin = config_.durable_name or config_.name, run.admin.consumers
     how = {"durable_form": durable_form, "any_filter": any_filter, "pedantic": pedantic}
     make = partial(admin.create, stream, config_, **how)
-    print_consumer(run, arguments.created(run, _what, lambda: admin.load(stream, known) if known else None, make))
+    print_consumer(
+        run,
+        arguments.created(run, _what, lambda: admin.load(stream, known) if known else None, make),
+    )
 
 
-@command(consumers, "edit", example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver")
+@command(
+    consumers,
+    "edit",
+    example="consumer edit ORDERS billing --ack-wait 1m --unset max_deliver",
+)
 @arguments.with_fields("consumer", _COMMON, without=("name", "direct", "sourcing"))
 def edit(
     run: Run,
@@ -210,23 +266,35 @@ def edit(
 ) -> None:
     """Change a consumer, after showing the differences and asking.
 
-    What you do not name stays as it is. What the server can never change is refused with the reason, and then nothing
-    is changed at all.
+    What you do not name stays as it is. What the server can never change is refused with the
+    reason, and then nothing is changed at all.
     """
     changes = _over(_over({}, arguments.file_fields(config)), fields)
     if not changes:
-        raise BadParameter("say what to change: an option for each field, --unset FIELD, or --config FILE")
+        raise BadParameter(
+            "say what to change: an option for each field, --unset FIELD, or --config FILE",
+        )
     arguments.change(
         run,
         {"stream": stream, "consumer": name},
         run.admin.consumers.plan(stream, name, changes),
-        lambda: run.admin.consumers.update(stream, name, changes, any_filter=any_filter, pedantic=pedantic),
+        lambda: run.admin.consumers.update(
+            stream,
+            name,
+            changes,
+            any_filter=any_filter,
+            pedantic=pedantic,
+        ),
         force=force,
         dry_run=dry_run,
     )
 
 
-@command(consumers, "copy", example="consumer copy ORDERS billing billing-test --filter-subject orders.test")
+@command(
+    consumers,
+    "copy",
+    example="consumer copy ORDERS billing billing-test --filter-subject orders.test",
+)
 @arguments.with_fields("consumer", _COMMON, without=_NO_OPTIONS)
 def copy(
     run: Run,
@@ -239,7 +307,8 @@ def copy(
 ) -> None:
     """Create a consumer with the configuration of another one of the stream.
 
-    Options change it. It begins where its deliver policy says: the position of the other one is not copied.
+    Options change it. It begins where its deliver policy says: the position of the other one is not
+    copied.
     """
     admin = run.admin.consumers
     make = partial(admin.copy, stream, name, new_name, any_filter=any_filter, **fields)
@@ -266,7 +335,9 @@ def pause(
     consumer: ConsumerName,
     until: Annotated[
         str,
-        Argument(help="A time such as 2026-03-01T12:00:00Z, or for how long: 10m, counted by the server's clock."),
+        Argument(
+            help="A time such as 2026-03-01T12:00:00Z, or for how long: 10m, counted by the server's clock.",
+        ),
     ],
 ) -> None:
     """Pause a consumer: it delivers nothing for a while. Needs server 2.11."""
@@ -295,8 +366,8 @@ def reset(
 ) -> None:
     """Set the sequence of the stream at which a consumer continues. Needs server 2.14.
 
-    Without --sequence it continues after the message up to which all are acknowledged. It delivers the messages from
-    the sequence on, again if need be. Those before it count as acknowledged.
+    Without --sequence it continues after the message up to which all are acknowledged. It delivers
+    the messages from the sequence on, again if need be. Those before it count as acknowledged.
     """
     what = f"consumer {consumer} of stream {stream}"
     info = run.admin.consumers.load(stream, consumer)
@@ -307,7 +378,8 @@ def reset(
     run.out.confirm(question, force=force)
     reply = run.admin.consumers.reset(stream, consumer, sequence)
     run.out.done(
-        f"{what} goes on at sequence {reply.reset_seq:,}, with {reply.num_pending:,} to deliver", **as_data(reply)
+        f"{what} goes on at sequence {reply.reset_seq:,}, with {reply.num_pending:,} to deliver",
+        **as_data(reply),
     )
 
 
@@ -317,30 +389,67 @@ def show_next(
     stream: StreamName,
     consumer: ConsumerName,
     count: Annotated[int, Option(min=1, max=1000, help="How many messages, at most.")] = 1,
-    ack: Annotated[Literal["ack", "nak", "term", "none"], Option(metavar="ANSWER", help=_ACK_HELP)] = "ack",
+    ack: Annotated[
+        Literal["ack", "nak", "term", "none"],
+        Option(metavar="ANSWER", help=_ACK_HELP),
+    ] = "ack",
     no_ack: Annotated[bool, Option("--no-ack", help="The same as --ack none.")] = False,
-    wait: Annotated[Nanoseconds, arguments.duration_option(help="How long to wait for the first message.")] = _WAIT,
+    wait: Annotated[
+        Nanoseconds,
+        arguments.duration_option(help="How long to wait for the first message."),
+    ] = _WAIT,
     no_wait: Annotated[
-        bool | None, Option("--no-wait/--wait-for-all", help="Take only what is pending; or wait for all --count.")
+        bool | None,
+        Option(
+            "--no-wait/--wait-for-all",
+            help="Take only what is pending; or wait for all --count.",
+        ),
     ] = None,
-    delay: Annotated[Nanoseconds | None, arguments.duration_option(help="With --ack nak: again after this.")] = None,
-    reason: Annotated[str, Option(metavar="TEXT", help="With --ack term: why, for the event.")] = "",
-    max_bytes: Annotated[Bytes | None, arguments.size_option(help="No more than this, headers included.")] = None,
-    group: Annotated[str | None, Option(help="The priority group, where the consumer has one.")] = None,
-    min_pending: Annotated[int | None, Option(help="Policy overflow: only if as many messages are pending.")] = None,
-    min_ack_pending: Annotated[int | None, Option(help="Policy overflow: only if as many wait for ack.")] = None,
-    priority: Annotated[int | None, Option(help="Policy prioritized: 0, which is served first, to 9.")] = None,
-    id_: Annotated[str | None, Option("--id", help="Policy pinned_client: Nats-Pin-Id of earlier messages.")] = None,
+    delay: Annotated[
+        Nanoseconds | None,
+        arguments.duration_option(help="With --ack nak: again after this."),
+    ] = None,
+    reason: Annotated[
+        str,
+        Option(metavar="TEXT", help="With --ack term: why, for the event."),
+    ] = "",
+    max_bytes: Annotated[
+        Bytes | None,
+        arguments.size_option(help="No more than this, headers included."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        Option(help="The priority group, where the consumer has one."),
+    ] = None,
+    min_pending: Annotated[
+        int | None,
+        Option(help="Policy overflow: only if as many messages are pending."),
+    ] = None,
+    min_ack_pending: Annotated[
+        int | None,
+        Option(help="Policy overflow: only if as many wait for ack."),
+    ] = None,
+    priority: Annotated[
+        int | None,
+        Option(help="Policy prioritized: 0, which is served first, to 9."),
+    ] = None,
+    id_: Annotated[
+        str | None,
+        Option("--id", help="Policy pinned_client: Nats-Pin-Id of earlier messages."),
+    ] = None,
     raw: Raw = False,
 ) -> None:
     """Print messages of a pull consumer: those that are there, or the first that come within --wait.
 
-    This is for a look at messages, not for processing a stream. The command acknowledges them, so that no other client
-    gets them, unless you give --no-ack. It ends with 1 if nothing comes.
+    This is for a look at messages, not for processing a stream. The command acknowledges them, so
+    that no other client gets them, unless you give --no-ack. It ends with 1 if nothing comes.
     """
     if no_ack and ack not in ("ack", "none"):
         raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
-    for given, option, answer in ((delay is not None, "--delay", "nak"), (reason, "--reason", "term")):
+    for given, option, answer in (
+        (delay is not None, "--delay", "nak"),
+        (reason, "--reason", "term"),
+    ):
         if given and ack != answer:
             raise BadParameter(f"{option} is for --ack {answer}")
     run.out.check_raw(raw)
@@ -392,9 +501,19 @@ def balance(run: Run, stream: AnyStream = None, force: Force = False) -> None:
 
 
 @command(consumers, "step-down", example="consumer step-down ORDERS billing --preferred n2")
-def step_down(run: Run, stream: StreamName, consumer: ConsumerName, preferred: Preferred = None) -> None:
+def step_down(
+    run: Run,
+    stream: StreamName,
+    consumer: ConsumerName,
+    preferred: Preferred = None,
+) -> None:
     """Let the leader of a consumer give way to another server of the cluster.
 
     Done when it has agreed: the servers elect another one within seconds.
     """
-    arguments.step_down(run, run.admin.consumers, {"stream": stream, "consumer": consumer}, preferred)
+    arguments.step_down(
+        run,
+        run.admin.consumers,
+        {"stream": stream, "consumer": consumer},
+        preferred,
+    )

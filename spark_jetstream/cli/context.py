@@ -12,7 +12,10 @@ from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import Force
 from spark_jetstream.errors import OptionError
 
-contexts = group("context", "Contexts of the nats tool: servers and credentials under a name, for --context.")
+contexts = group(
+    "context",
+    "Contexts of the nats tool: servers and credentials under a name, for --context.",
+)
 rtt = typer.Typer()
 
 ContextName = Annotated[str, Argument(help="Name of the context.")]
@@ -22,8 +25,8 @@ ContextName = Annotated[str, Argument(help="Name of the context.")]
 def show_all(run: Run) -> None:
     """List the contexts, with their servers. Credentials are not shown.
 
-    The selected one counts where neither options nor NATS_* variables name another. A context that cannot be used is
-    listed with the reason.
+    The selected one counts where neither options nor NATS_* variables name another. A context that
+    cannot be used is listed with the reason.
     """
     from spark_jetstream.options.contexts import context_names, context_options, selected_context
 
@@ -35,7 +38,9 @@ def show_all(run: Run) -> None:
             servers = _shown(context_options(name)).get("servers", "")
         except OptionError as error:
             problem = str(error)
-        rows.append({"name": name, "selected": name == selected, "servers": servers, "problem": problem})
+        rows.append(
+            {"name": name, "selected": name == selected, "servers": servers, "problem": problem},
+        )
     run.out.table(
         rows,
         {
@@ -49,7 +54,11 @@ def show_all(run: Run) -> None:
     )
 
 
-@command(contexts, "save", example="context save production --server nats://a:4222 --creds ~/production.creds")
+@command(
+    contexts,
+    "save",
+    example="context save production --server nats://a:4222 --creds ~/production.creds",
+)
 def save(
     run: Run,
     name: ContextName,
@@ -58,9 +67,10 @@ def save(
 ) -> None:
     """Store the connection options of this command as a context, for --context and for the nats tool.
 
-    What is not given stays as it is in a context of this name. NATS_* variables are not stored. The file can be read by
-    its owner alone. The shell's history keeps a secret that you type: write env://VARIABLE or file://PATH in its place,
-    as in --password env://PRODUCTION_PASSWORD; the context then holds that, and is read with the secret in its place.
+    What is not given stays as it is in a context of this name. NATS_* variables are not stored. The
+    file can be read by its owner alone. The shell's history keeps a secret that you type: write
+    env://VARIABLE or file://PATH in its place, as in --password env://PRODUCTION_PASSWORD; the
+    context then holds that, and is read with the secret in its place.
     """
     from spark_jetstream.admin import JetStreamAdmin
     from spark_jetstream.options.connection import ConnectionOptions
@@ -87,7 +97,10 @@ def select(run: Run, name: ContextName) -> None:
 
 
 @command(contexts, "show", example="context show production")
-def show(run: Run, name: Annotated[str | None, Argument(help="The context, else the selected one.")] = None) -> None:
+def show(
+    run: Run,
+    name: Annotated[str | None, Argument(help="The context, else the selected one.")] = None,
+) -> None:
     """Show the connection options of a context. In place of a secret there are asterisks."""
     from spark_jetstream.options.contexts import context_options, selected_context
 
@@ -96,7 +109,11 @@ def show(run: Run, name: Annotated[str | None, Argument(help="The context, else 
         raise BadParameter("no context is selected: name one, or select one with context select")
     options = _shown(context_options(name))
     selected = name == selected_context()
-    run.out.record(options, data={"name": name, "selected": selected, "options": options}, title=f"Context {name}")
+    run.out.record(
+        options,
+        data={"name": name, "selected": selected, "options": options},
+        title=f"Context {name}",
+    )
 
 
 def _shown(options: dict[str, str]) -> dict[str, str]:
@@ -120,7 +137,10 @@ def remove(run: Run, name: ContextName, force: Force = False) -> None:
 
 
 @command(rtt, "rtt", example="rtt --count 10")
-def measure(run: Run, count: Annotated[int, Option(min=1, max=1000, help="How many times, 1 to 1,000.")] = 5) -> None:
+def measure(
+    run: Run,
+    count: Annotated[int, Option(min=1, max=1000, help="How many times, 1 to 1,000.")] = 5,
+) -> None:
     """Measure round trips to the server, from PING to PONG.
 
     All are made on one connection. JSON has seconds.

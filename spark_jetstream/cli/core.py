@@ -39,8 +39,9 @@ def subscribe(
 ) -> None:
     """Print what is published on a subject, until Ctrl-C; with --json an object a line.
 
-    This is a subscription of core NATS: it has no part in streams, and needs none. When the connection was lost, and
-    some messages may be missing, a line on standard error says so, and the exit code at the end is 1.
+    This is a subscription of core NATS: it has no part in streams, and needs none. When the
+    connection was lost, and some messages may be missing, a line on standard error says so, and the
+    exit code at the end is 1.
     """
     run.out.check_raw(raw)
     if raw and headers_only:
@@ -54,15 +55,25 @@ def subscribe(
 def request(
     run: Run,
     subject: Annotated[str, Argument(help="The subject, of a service or of an API.")],
-    data: Annotated[str, Argument(help="The data, possibly with templates; - for what standard input holds.")] = "",
-    header: Annotated[list[str] | None, Option("--header", "-H", metavar="NAME:VALUE", help="A header.")] = None,
-    replies: Annotated[int, Option(min=0, help="How many replies to wait for; 0 for all until --timeout.")] = 1,
+    data: Annotated[
+        str,
+        Argument(help="The data, possibly with templates; - for what standard input holds."),
+    ] = "",
+    header: Annotated[
+        list[str] | None,
+        Option("--header", "-H", metavar="NAME:VALUE", help="A header."),
+    ] = None,
+    replies: Annotated[
+        int,
+        Option(min=0, help="How many replies to wait for; 0 for all until --timeout."),
+    ] = 1,
     templates: Templates = True,
     raw: Raw = False,
 ) -> None:
     """Send a request, and print its replies. Templates are those of pub.
 
-    Ends with 3 when nobody listens, or no reply came within --timeout, and with 1 after fewer replies than --replies.
+    Ends with 3 when nobody listens, or no reply came within --timeout, and with 1 after fewer
+    replies than --replies.
     """
     run.out.check_raw(raw)
     payload = fill(whole_data(data), "the data", templates)(1)
@@ -77,8 +88,14 @@ def request(
 def reply(
     run: Run,
     subject: Filter,
-    data: Annotated[str | None, Argument(help="The data of each reply, possibly with templates.")] = None,
-    echo: Annotated[bool, Option("--echo", help="Reply with what was sent, as without DATA.")] = False,
+    data: Annotated[
+        str | None,
+        Argument(help="The data of each reply, possibly with templates."),
+    ] = None,
+    echo: Annotated[
+        bool,
+        Option("--echo", help="Reply with what was sent, as without DATA."),
+    ] = False,
     queue: Annotated[str, Queue] = _GROUP,
     count: Count = None,
     templates: Templates = True,
@@ -94,7 +111,10 @@ def reply(
     def answered(messages: Subscription[CoreMessage]) -> Iterator[CoreMessage]:
         for number, message in enumerate(_received(run, messages), 1):
             try:
-                messages.reply(message, *((message.data, message.headers) if data is None else (payload(number),)))
+                messages.reply(
+                    message,
+                    *((message.data, message.headers) if data is None else (payload(number),)),
+                )
             except OptionError as error:
                 run.out.note(f"no reply to message {number:,}: {error}")
             yield message
@@ -112,12 +132,20 @@ def _received(run: Run, messages: Subscription[CoreMessage]) -> Iterator[CoreMes
         if isinstance(item, CoreMessage):
             yield item
         else:
-            run.out.note(f"{'messages may be missing' if item.until else 'nothing is received'}: {item.reason}")
+            run.out.note(
+                f"{'messages may be missing' if item.until else 'nothing is received'}: {item.reason}",
+            )
     if messages.gaps:
         raise Exit(FAILED)
 
 
-def _show(run: Run, messages: Iterable[CoreMessage], *, raw: bool = False, headers_only: bool = False) -> None:
+def _show(
+    run: Run,
+    messages: Iterable[CoreMessage],
+    *,
+    raw: bool = False,
+    headers_only: bool = False,
+) -> None:
     def text(numbered: tuple[int, CoreMessage]) -> str:
         number, message = numbered
         reply_to = f' with reply "{printable(message.reply)}"' if message.reply else ""
@@ -127,7 +155,12 @@ def _show(run: Run, messages: Iterable[CoreMessage], *, raw: bool = False, heade
 
     def data(numbered: tuple[int, CoreMessage]) -> dict[str, Any]:
         number, message = numbered
-        known = {"number": number, "subject": message.subject, "reply": message.reply, "headers": message.headers}
+        known = {
+            "number": number,
+            "subject": message.subject,
+            "reply": message.reply,
+            "headers": message.headers,
+        }
         return known if headers_only else {**known, **content_data("data", message.data)}
 
     if raw:

@@ -13,10 +13,17 @@ from spark_jetstream.cli.output import to_the_second
 
 Subject = Annotated[str, Argument(help="The subject of the counter.")]
 Filters = Annotated[
-    list[str] | None, Argument(help="Only subjects that match one of these; * is one token, > is the rest.")
+    list[str] | None,
+    Argument(help="Only subjects that match one of these; * is one token, > is the rest."),
 ]
-Value = Annotated[str, Argument(help="The number to add. Put it after --, if it begins with a dash.")]
-OfStream = Annotated[str | None, stream_option(help="The stream, by default the one that captures the subject.")]
+Value = Annotated[
+    str,
+    Argument(help="The number to add. Put it after --, if it begins with a dash."),
+]
+OfStream = Annotated[
+    str | None,
+    stream_option(help="The stream, by default the one that captures the subject."),
+]
 
 counter = group("counter", "Counters: read and count.")
 

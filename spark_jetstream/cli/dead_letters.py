@@ -17,7 +17,10 @@ from spark_jetstream.protocol.conventions import dead_letter_stream
 if TYPE_CHECKING:
     from spark_jetstream.admin.models.messages import StoredMessage
 
-MaxAge = Annotated[str, Option(metavar="DURATION", help="How long that is kept, such as 30d; 0 for good.")]
+MaxAge = Annotated[
+    str,
+    Option(metavar="DURATION", help="How long that is kept, such as 30d; 0 for good."),
+]
 _SIZE = "How many bytes of it are kept, such as 64m; -1 for any number."
 MaxBytes = Annotated[str, Option(metavar="SIZE", help=_SIZE)]
 letters = group("dead-letters", "What consumers gave up: keep, list, publish again.")
@@ -28,7 +31,11 @@ def keep(run: Run, stream: StreamName, max_age: MaxAge = "0", max_bytes: MaxByte
     """Create the stream that keeps which messages the consumers of a stream give up from now on."""
     made = run.admin.streams.keep_dead_letters(stream, max_age=max_age, max_bytes=max_bytes)
     kept = made.config.name
-    run.out.done(f"stream {kept} keeps what consumers of stream {stream} give up", stream=stream, kept=kept)
+    run.out.done(
+        f"stream {kept} keeps what consumers of stream {stream} give up",
+        stream=stream,
+        kept=kept,
+    )
 
 
 @command(letters, "ls", example="dead-letters ls ORDERS")
@@ -44,13 +51,20 @@ def show_all(run: Run, stream: StreamName) -> None:
 def replay(
     run: Run,
     stream: StreamName,
-    sequences: Annotated[list[int], Argument(metavar="SEQUENCE...", help="The messages with these sequences.")],
-    subject: Annotated[str | None, Option(help="Where to publish them, by default their own subjects.")] = None,
+    sequences: Annotated[
+        list[int],
+        Argument(metavar="SEQUENCE...", help="The messages with these sequences."),
+    ],
+    subject: Annotated[
+        str | None,
+        Option(help="Where to publish them, by default their own subjects."),
+    ] = None,
 ) -> None:
     """Publish messages that consumers gave up again; a stream stores each once within its duplicate window.
 
-    On its own subject every consumer of the stream gets the message, also those that have processed it. Headers on
-    which the server acts are left out. If a message is gone or was not given up, nothing is published.
+    On its own subject every consumer of the stream gets the message, also those that have processed
+    it. Headers on which the server acts are left out. If a message is gone or was not given up,
+    nothing is published.
     """
     from spark_jetstream.admin.event_parsing import stored_event
     from spark_jetstream.client.requests import Requests
@@ -66,10 +80,14 @@ def replay(
     advisories = {getattr(stored_event(each), "stream_seq", 0): (each.seq, each.data) for each in kept}
     chosen = [advisories[number] for number in dict.fromkeys(sequences) if number in advisories]
     columns = SinkColumns(("subject", "headers", "data", "msg_id"), subject)
-    batches = list(read_dead_letters(requests, stream, chosen, (*columns.names, "sequence", "gone")))
+    batches = list(
+        read_dead_letters(requests, stream, chosen, (*columns.names, "sequence", "gone")),
+    )
     there = {row["sequence"] for batch in batches for row in batch.to_pylist() if not row["gone"]}
     if lacking := ", ".join(str(number) for number in sequences if number not in there):
-        raise JetStreamError(f"nothing is published: of stream {stream} these are gone or were not given up: {lacking}")
+        raise JetStreamError(
+            f"nothing is published: of stream {stream} these are gone or were not given up: {lacking}",
+        )
     show_stored(run, write_task(batches, requests.connect, options, columns, WriteTask("", 0, 0)))
 
 

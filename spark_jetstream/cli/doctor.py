@@ -19,7 +19,17 @@ from spark_jetstream.protocol.units import counted
 if TYPE_CHECKING:
     from spark_jetstream.doctor.findings import Finding
 
-PURPOSES = ("read", "direct", "durable", "write", "exactly-once", "ensure", "administer", "backup", "restore")
+PURPOSES = (
+    "read",
+    "direct",
+    "durable",
+    "write",
+    "exactly-once",
+    "ensure",
+    "administer",
+    "backup",
+    "restore",
+)
 """`doctor.permissions.PURPOSES`, without its imports."""
 
 doctor = typer.Typer()
@@ -32,12 +42,19 @@ _MARKS = {"ok": "ok", "warning": "WARN", "failed": "FAIL", "unknown": "?"}
 _WIDTH = max(map(len, _MARKS.values()))
 
 
-@command(doctor, "doctor", example="doctor --stream ORDERS --for read --for durable --durable spark")
+@command(
+    doctor,
+    "doctor",
+    example="doctor --stream ORDERS --for read --for durable --durable spark",
+)
 def examine(
     run: Run,
     stream: Annotated[str | None, stream_option(help="A stream to be read or written.")] = None,
     bucket: Annotated[str | None, Option(help="A Key-Value bucket, instead of a stream.")] = None,
-    object_bucket: Annotated[str | None, Option(help="An Object Store bucket, instead of a stream.")] = None,
+    object_bucket: Annotated[
+        str | None,
+        Option(help="An Object Store bucket, instead of a stream."),
+    ] = None,
     purposes: Annotated[
         list[str] | None,
         Option(
@@ -46,22 +63,36 @@ def examine(
             autocompletion=one_of(PURPOSES),
         ),
     ] = None,
-    subject: Annotated[str | None, Option(help="Where rows are to go; implies --for write.")] = None,
+    subject: Annotated[
+        str | None,
+        Option(help="Where rows are to go; implies --for write."),
+    ] = None,
     filters: Annotated[
         list[str] | None, Option("--filter", help="Option subjects of the read, more than once.")
     ] = None,
-    durable: Annotated[str | None, consumer_option(help="Option durable; implies --for durable.")] = None,
+    durable: Annotated[
+        str | None,
+        consumer_option(help="Option durable; implies --for durable."),
+    ] = None,
     spark: Annotated[
         bool | None,
-        Option(help="Also start a local Spark and read a row, which takes a while; or look for no Spark at all."),
+        Option(
+            help="Also start a local Spark and read a row, which takes a while; or look for no Spark at all.",
+        ),
     ] = None,
-    strict: Annotated[bool, Option("--strict", help="Warnings, and what is unknown, count as failed.")] = False,
-    every: Annotated[bool, Option("--all", "-a", help="Show every permission, also those that are granted.")] = False,
+    strict: Annotated[
+        bool,
+        Option("--strict", help="Warnings, and what is unknown, count as failed."),
+    ] = False,
+    every: Annotated[
+        bool,
+        Option("--all", "-a", help="Show every permission, also those that are granted."),
+    ] = False,
 ) -> None:
     """Find out why a job does not work: Java, Python, versions, servers, TLS, login, limits, the stream, permissions.
 
-    Nothing is changed on the server. Ends with 0 if nothing failed, 1 if something did, and 3 if no server could be
-    reached, or none let us in.
+    Nothing is changed on the server. Ends with 0 if nothing failed, 1 if something did, and 3 if no
+    server could be reached, or none let us in.
     """
     missing = _missing_packages()
     if missing:
@@ -70,7 +101,15 @@ def examine(
     from spark_jetstream.doctor.checks import Examination
     from spark_jetstream.doctor.permissions import Job
 
-    job = Job(tuple(purposes or ()), stream, bucket, object_bucket, subject, tuple(filters or ()), durable)
+    job = Job(
+        tuple(purposes or ()),
+        stream,
+        bucket,
+        object_bucket,
+        subject,
+        tuple(filters or ()),
+        durable,
+    )
     examination = Examination(run.given, os.environ, job.completed(), spark=spark)
     findings: list[tuple[str, Finding]] = []
     for section in examination.sections():
@@ -96,12 +135,21 @@ def _conclude(run: Run, findings: list[tuple[str, Finding]]) -> Counter[str]:
     """Print the number of findings of each status, and all of them as JSON; return the numbers."""
     statuses = Counter[str](finding.status for _, finding in findings)
     warnings = counted(statuses["warning"], "warning")
-    run.out.text(f"{statuses['failed']} failed, {warnings}, {statuses['unknown']} unknown, {statuses['ok']} ok", "bold")
+    run.out.text(
+        f"{statuses['failed']} failed, {warnings}, {statuses['unknown']} unknown, {statuses['ok']} ok",
+        "bold",
+    )
     run.out.json([{"section": title, **dataclasses.asdict(finding)} for title, finding in findings])
     return statuses
 
 
-def _shown(run: Run, title: str, findings: Iterable[Finding], *, brief: bool = False) -> Iterator[Finding]:
+def _shown(
+    run: Run,
+    title: str,
+    findings: Iterable[Finding],
+    *,
+    brief: bool = False,
+) -> Iterator[Finding]:
     """Print a section and yield its findings. With ``brief``, granted permissions are only counted."""
     run.out.text(title, "bold underline")
     granted = 0
@@ -110,7 +158,10 @@ def _shown(run: Run, title: str, findings: Iterable[Finding], *, brief: bool = F
         if finding.status == "ok" and brief:
             granted += 1
             continue
-        run.out.text(f"{_MARKS[finding.status]:>{_WIDTH}}  {finding.check}: {finding.said}", _STYLES[finding.status])
+        run.out.text(
+            f"{_MARKS[finding.status]:>{_WIDTH}}  {finding.check}: {finding.said}",
+            _STYLES[finding.status],
+        )
         if finding.what_to_do:
             run.out.text(f"{'':{_WIDTH}}  -> {finding.what_to_do}")
     if granted:

@@ -27,43 +27,72 @@ def _complete_kind(incomplete: str) -> list[str]:
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
-@command(events, "events", example="events --stream ORDERS --kind max_deliver --kind terminated --json")
+@command(
+    events,
+    "events",
+    example="events --stream ORDERS --kind max_deliver --kind terminated --json",
+)
 def watch(
     run: Run,
     advisories: Annotated[bool, Option("--advisories", help="What happens.")] = False,
     metrics: Annotated[bool, Option("--metrics", help="How long acknowledgements take.")] = False,
     everything: Annotated[bool, Option("--all", help="Both, as without any of the three.")] = False,
     stream: Annotated[str | None, stream_option(help="Only those of this stream.")] = None,
-    consumer: Annotated[str | None, consumer_option(help="Only those of consumers of this name.")] = None,
+    consumer: Annotated[
+        str | None,
+        consumer_option(help="Only those of consumers of this name."),
+    ] = None,
     kinds: Annotated[
         list[str] | None,
-        Option("--kind", help="Only this kind, such as max_deliver, or subject.", autocompletion=_complete_kind),
+        Option(
+            "--kind",
+            help="Only this kind, such as max_deliver, or subject.",
+            autocompletion=_complete_kind,
+        ),
     ] = None,
     count: Annotated[int | None, Option(min=1, help="End after this many events.")] = None,
-    duration: Annotated[Nanoseconds | None, duration_option("--for", help="End after this time, such as 30s.")] = None,
-    cloudevents: Annotated[bool, Option("--cloudevents", help="Print CloudEvents 1.0, one a line.")] = False,
+    duration: Annotated[
+        Nanoseconds | None,
+        duration_option("--for", help="End after this time, such as 30s."),
+    ] = None,
+    cloudevents: Annotated[
+        bool,
+        Option("--cloudevents", help="Print CloudEvents 1.0, one a line."),
+    ] = False,
     details: Annotated[bool, Option("--details", help="Print all fields of each event.")] = False,
     template: Annotated[
-        str | None, Option(help="Print this text for each event, with its fields in braces: '{kind} {stream}'.")
+        str | None,
+        Option(help="Print this text for each event, with its fields in braces: '{kind} {stream}'."),
     ] = None,
     prefix: Annotated[
         str | None,
-        Option(help="What the subjects of events begin with, where they are imported; else $JS.EVENT."),
+        Option(
+            help="What the subjects of events begin with, where they are imported; else $JS.EVENT.",
+        ),
     ] = None,
 ) -> None:
     """Print advisories and metrics as they come, until Ctrl-C; with --json an object a line, as the server sent it.
 
-    The server does not store events. When the connection was lost, and some may be missing, a line says so (in JSON
-    with the type spark_jetstream.event.v1.gap), on standard error as well, and the exit code at the end is 1.
+    The server does not store events. When the connection was lost, and some may be missing, a line
+    says so (in JSON with the type spark_jetstream.event.v1.gap), on standard error as well, and the
+    exit code at the end is 1.
     """
-    from spark_jetstream.admin.event_text import EventTemplate, cloud_event, event_details, event_json, event_line
+    from spark_jetstream.admin.event_text import (
+        EventTemplate,
+        cloud_event,
+        event_details,
+        event_json,
+        event_line,
+    )
 
     if duration is not None and not duration:
         raise BadParameter("it must be longer than 0", param_hint="--for")
     if details and template is not None:
         raise BadParameter("--details and --template contradict each other")
     if (details or template is not None) and (cloudevents or run.out.as_json):
-        raise BadParameter("--details and --template are for text, and contradict --json and --cloudevents")
+        raise BadParameter(
+            "--details and --template are for text, and contradict --json and --cloudevents",
+        )
     both = everything or not (advisories or metrics)
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json

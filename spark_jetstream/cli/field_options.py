@@ -43,7 +43,11 @@ _CONFIGURATIONS: Mapping[str, tuple[type[Model], Mapping[str, Any]]] = {
 _BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
 _POLICIES = {"storage": "TYPE", "compression": "TYPE", "persist_mode": "MODE"}
-_WORDS = {"num_replicas 0": "as the stream", "max_ack_pending -1": "any number", "max_ack_pending 0": "1,000"}
+_WORDS = {
+    "num_replicas 0": "as the stream",
+    "max_ack_pending -1": "any number",
+    "max_ack_pending 0": "1,000",
+}
 _METAVARS: Mapping[type[Kind], str] = {
     Whole: "NUMBER",
     Span: "DURATION",
@@ -55,30 +59,50 @@ _METAVARS: Mapping[type[Kind], str] = {
 
 
 def add_options(
-    function: Command, kind: str, common: Sequence[str], *, without: Collection[str] = (), creates: bool = False
+    function: Command,
+    kind: str,
+    common: Sequence[str],
+    *,
+    without: Collection[str] = (),
+    creates: bool = False,
 ) -> Command:
     """Return a command with an option for each field of the configuration of a ``kind`` but those in ``without``.
 
-    Help has the fields in ``common`` before the others, in this order, or all among other options. If the command
-    ``creates`` something, help has the default of each field; else there is an option ``--unset FIELD``, and a field
-    that it names is None.
+    Help has the fields in ``common`` before the others, in this order, or all among other options.
+    If the command ``creates`` something, help has the default of each field; else there is an
+    option ``--unset FIELD``, and a field that it names is None.
 
-    The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create` and the like. The
-    command raises `OptionError` for an option that cannot be parsed.
+    The function gets the given fields by name as ``fields``, for `Model.parse`, `Streams.create`
+    and the like. The command raises `OptionError` for an option that cannot be parsed.
     """
     model, template = _CONFIGURATIONS[kind]
     defaults = template if creates else None
     options = {name: info for name, info in model.model_fields.items() if name not in without}
     rest = ADVANCED if common else None
-    ordered = sorted(options, key=lambda name: common.index(name) if name in common else len(common))
+    ordered = sorted(
+        options,
+        key=lambda name: common.index(name) if name in common else len(common),
+    )
     docs = field_docs(model)
     added = [
-        _field_parameter(name, options[name], docs.get(name, ""), ordered, COMMON if name in common else rest, defaults)
+        _field_parameter(
+            name,
+            options[name],
+            docs.get(name, ""),
+            ordered,
+            COMMON if name in common else rest,
+            defaults,
+        )
         for name in ordered
     ]
     if not creates:
         flags = one_of(tuple(flag(name).removeprefix("--") for name in ordered))
-        how = Option("--unset", metavar="FIELD", help="Take a field back to its default.", autocompletion=flags)
+        how = Option(
+            "--unset",
+            metavar="FIELD",
+            help="Take a field back to its default.",
+            autocompletion=flags,
+        )
         added.append(keyword(_UNSET, Annotated[list[str] | None, how]))
 
     @functools.wraps(function)
@@ -122,7 +146,12 @@ def field_words(config: Model, name: str) -> object:
 
 
 def _field_parameter(
-    name: str, info: FieldInfo, doc: str, names: Collection[str], panel: str | None, defaults: Mapping[str, Any] | None
+    name: str,
+    info: FieldInfo,
+    doc: str,
+    names: Collection[str],
+    panel: str | None,
+    defaults: Mapping[str, Any] | None,
 ) -> inspect.Parameter:
     """Return the option of a field as a parameter of a function; ``names`` are the fields that are options."""
     flags, type_ = flag(name), _bare(info.annotation)
@@ -146,7 +175,11 @@ def _help(info: FieldInfo, doc: str, names: Collection[str]) -> str:
     words = [word for kind in info.metadata if isinstance(kind, Choice) for word in kind.words]
     text = " ".join(doc.split()).replace(", in nanoseconds", "")
     text = re.sub(r",? ADR-\d+|\s*\(ADR-\d+\)", "", text)
-    text = re.sub(r"``([^`]*)``", lambda match: flag(match[1]) if match[1] in {*names} - {*words} else match[1], text)
+    text = re.sub(
+        r"``([^`]*)``",
+        lambda match: flag(match[1]) if match[1] in {*names} - {*words} else match[1],
+        text,
+    )
     if words:
         text = f"{', '.join(words[:-1])} or {words[-1]}; {text[0].lower()}{text[1:]}"
     part = _part(info.annotation)
@@ -233,7 +266,9 @@ def _fields(part: type[Model], text: str, what: str) -> dict[str, Any]:
         annotation = part.model_fields[first].annotation
         inner = _part(annotation)
         if dot and inner is not None:
-            fields.setdefault(first, {}).update(_fields(inner, f"{rest}={value}", f"{what} {first}"))
+            fields.setdefault(first, {}).update(
+                _fields(inner, f"{rest}={value}", f"{what} {first}"),
+            )
         elif first in fields:
             raise OptionError(f"{what}: {first} appears twice")
         else:

@@ -1,6 +1,7 @@
 """Help that fits a terminal of 80 columns, and the names that the ``nats`` tool has for our commands and options.
 
-Click measures the help and wraps it. The connection options, which all commands share, are shown by the top help alone.
+Click measures the help and wraps it. The connection options, which all commands share, are shown by
+the top help alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ COMMON, ADVANCED = "Common fields", "Advanced fields (docs/commands says more)"
 _ELSEWHERE = "Connection options (--server, --context, ...): see spark-jetstream --help."
 _HYPHEN = "\u2011"  # where lines do not break
 _FLAGS_WIDE = 27  # a longer flag has its help below it
-_TYPES = ((r"(<int[^>]*>|INTEGER.*)", "NUMBER"), (r"<[^>|]*>", "TEXT"), (r"<([^>]*)>", r"\1"))  # as typer writes them
+_TYPES = (
+    (r"(<int[^>]*>|INTEGER.*)", "NUMBER"),
+    (r"<[^>|]*>", "TEXT"),
+    (r"<([^>]*)>", r"\1"),
+)  # as typer writes them
 WrongUsage: Any = typer.BadParameter.__mro__[1]
 """What typer raises for a command line that it does not understand; only this subclass has a public name."""
 
@@ -59,15 +64,23 @@ class _Helpful:
         """Write arguments and options by their panels, each panel where its first one is."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            panel, record = getattr(parameter, "rich_help_panel", None), parameter.get_help_record(ctx)
+            panel, record = (
+                getattr(parameter, "rich_help_panel", None),
+                parameter.get_help_record(ctx),
+            )
             if parameter.param_type_name == "argument":
-                panels.setdefault("Arguments", []).append((argument(parameter), parameter.help or ""))
+                panels.setdefault("Arguments", []).append(
+                    (argument(parameter), parameter.help or ""),
+                )
             elif record is not None and panel != self.without:
                 row = (_flags(parameter, record[0]), option_help(parameter, brief=True))
                 panels.setdefault(panel or "Options", []).append(row)
         for name, rows in panels.items():
             with formatter.section(name):
-                formatter.write_dl([(flags, help.replace("-", _HYPHEN)) for flags, help in rows], col_max=_FLAGS_WIDE)
+                formatter.write_dl(
+                    [(flags, help.replace("-", _HYPHEN)) for flags, help in rows],
+                    col_max=_FLAGS_WIDE,
+                )
 
     def make_parser(self, ctx: Any) -> Any:
         """Return the parser, which knows the aliases too; neither help nor completion has them."""
@@ -76,7 +89,10 @@ class _Helpful:
         for alias, flag in _of_place(OPTIONS, ctx):
             if flag in known and alias not in known:
                 twin = copy.copy(known[flag])
-                twin.opts, twin.secondary_opts = [alias], [f"--no-{alias[2:]}"] if twin.secondary_opts else []
+                twin.opts, twin.secondary_opts = (
+                    [alias],
+                    [f"--no-{alias[2:]}"] if twin.secondary_opts else [],
+                )
                 twin.add_to_parser(parser, ctx)
         return parser
 
@@ -89,9 +105,15 @@ class _Helpful:
             if missing is not None and missing.param_type_name == "option" and "Missing" in type(error).__name__:
                 example = (self.epilog or "").removeprefix("Example: ")
                 ctx.fail(f"option {missing.opts[0]} is missing: name it as in `{example}`")
-            name = getattr(error, "option_name", "ARGUMENT" if "extra argument" in error.message else "")
+            name = getattr(
+                error,
+                "option_name",
+                "ARGUMENT" if "extra argument" in error.message else "",
+            )
             if hint := dict(_of_place(OPTION_HINTS, ctx)).get(name):
-                ctx.fail(f"there is no {'further argument' if name == 'ARGUMENT' else f'option {name}'}: {hint}")
+                ctx.fail(
+                    f"there is no {'further argument' if name == 'ARGUMENT' else f'option {name}'}: {hint}",
+                )
             raise
 
 
@@ -126,7 +148,10 @@ class Group(_Helpful, TyperGroup):
         hint = COMMAND_HINTS.get(group, {}).get(name)
         if hint and name not in self.commands and not ctx.resilient_parsing:
             ctx.fail(f"there is no command {name}: {hint}")
-        return super().resolve_command(ctx, [args[0] if name not in self.commands else name, *args[1:]])
+        return super().resolve_command(
+            ctx,
+            [args[0] if name not in self.commands else name, *args[1:]],
+        )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with the first sentences of their help, then the options."""

@@ -10,7 +10,14 @@ from typer import Argument, Option
 
 from spark_jetstream.cli import buckets
 from spark_jetstream.cli.app import Run, command, group
-from spark_jetstream.cli.arguments import DryRun, Force, Raw, completion, duration_option, with_fields
+from spark_jetstream.cli.arguments import (
+    DryRun,
+    Force,
+    Raw,
+    completion,
+    duration_option,
+    with_fields,
+)
 from spark_jetstream.cli.output import content_data, content_text, to_the_second
 from spark_jetstream.cli.pub import whole_data
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
@@ -75,22 +82,33 @@ def _print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
     )
 
 
-bucket_argument = partial(Argument, autocompletion=completion(lambda admin, given: admin.kv.names()))
+bucket_argument = partial(
+    Argument,
+    autocompletion=completion(lambda admin, given: admin.kv.names()),
+)
 _complete_key = completion(lambda admin, given: admin.kv.bucket(given.get("bucket", "")).keys())
 
 BucketName = Annotated[str, bucket_argument(help="Name of the bucket.")]
 Key = Annotated[str, Argument(help="The key.", autocompletion=_complete_key)]
 Filters = Annotated[
-    list[str] | None, Argument(help="Only keys that match one of these; * is one token, > is the rest.")
+    list[str] | None,
+    Argument(help="Only keys that match one of these; * is one token, > is the rest."),
 ]
 Value = Annotated[
-    str, Argument(help="The value; - for what standard input holds. Put it after --, if it begins with a dash.")
+    str,
+    Argument(
+        help="The value; - for what standard input holds. Put it after --, if it begins with a dash.",
+    ),
 ]
-OnlyAfter = Annotated[int | None, Option("--revision", min=1, help="Only if this is the key's latest revision.")]
+OnlyAfter = Annotated[
+    int | None,
+    Option("--revision", min=1, help="Only if this is the key's latest revision."),
+]
 
 
 Ttl = Annotated[
-    str | None, Option(metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket.")
+    str | None,
+    Option(metavar="DURATION", help="How long it stays; needs --limit-marker-ttl of the bucket."),
 ]
 _YOUNG = Nanoseconds.of("30m")
 # A deletion is a revision like others, so the command does not ask.
@@ -150,11 +168,17 @@ def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
 @command(kv, "edit", example="kv edit settings --history 10 --unset ttl")
 @with_fields("kv", buckets.COMMON_SETTINGS, without=("storage", "mirror"))
 def edit(
-    run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
+    run: Run,
+    bucket: BucketName,
+    dry_run: DryRun = False,
+    force: Force = False,
+    *,
+    fields: dict[str, Any],
 ) -> None:
     """Change a bucket, after showing what changes of its stream, and asking.
 
-    What you do not name stays as it is. A smaller history or a shorter ttl removes revisions at once.
+    What you do not name stays as it is. A smaller history or a shorter ttl removes revisions at
+    once.
     """
     buckets.edit(run, run.admin.kv, bucket, fields, force=force, dry_run=dry_run)
 
@@ -186,7 +210,10 @@ def get(
     if raw:
         run.out.raw(entry.value)
         return
-    run.out.text(f"{key} of bucket {bucket}, revision {entry.revision}, {entry.created}", style="bold")
+    run.out.text(
+        f"{key} of bucket {bucket}, revision {entry.revision}, {entry.created}",
+        style="bold",
+    )
     run.out.done(content_text(entry.value), **_entry_data(entry))
 
 
@@ -201,7 +228,10 @@ def watch(
     run: Run,
     bucket: BucketName,
     filters: Filters = None,
-    history: Annotated[bool, Option("--history", help="Begin with all revisions that are kept.")] = False,
+    history: Annotated[
+        bool,
+        Option("--history", help="Begin with all revisions that are kept."),
+    ] = False,
     updates_only: buckets.UpdatesOnly = False,
     deletes: buckets.Deletes = True,
     count: buckets.Count = None,
@@ -209,7 +239,13 @@ def watch(
 ) -> None:
     """Print the values of the keys, then every change as it happens, one a line. Ends with Ctrl-C."""
     opened = run.admin.kv.bucket(bucket)
-    begin = partial(opened.watch, *filters or (), history=history, updates_only=updates_only, include_deletes=deletes)
+    begin = partial(
+        opened.watch,
+        *filters or (),
+        history=history,
+        updates_only=updates_only,
+        include_deletes=deletes,
+    )
     buckets.print_changes(run, begin, _entry_text, data=_entry_data, count=count, timeout=timeout)
 
 
@@ -232,7 +268,10 @@ def update(
     key: Key,
     value: Value = "-",
     *,
-    revision: Annotated[int, Option(min=1, help="The revision that must be the latest of the key.")],
+    revision: Annotated[
+        int,
+        Option(min=1, help="The revision that must be the latest of the key."),
+    ],
 ) -> None:
     """Store a value under a key if its latest revision is the given one. Ends with 1 if it is not."""
     _done(run, bucket, key, run.admin.kv.bucket(bucket).update(key, whole_data(value), revision))
@@ -255,7 +294,13 @@ def _done(run: Run, bucket: str, key: str, revision: int, what: str = "has", **m
 
 
 @command(kv, "del", example="kv del settings eu.colour")
-def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, force: Unasked = False) -> None:
+def delete(
+    run: Run,
+    bucket: BucketName,
+    key: Key,
+    revision: OnlyAfter = None,
+    force: Unasked = False,
+) -> None:
     """Mark a key as deleted. Its earlier revisions stay, as far as the bucket keeps history."""
     deletion = run.admin.kv.bucket(bucket).delete(key, revision=revision)
     _done(run, bucket, key, deletion, "was deleted,", deleted=True)
@@ -263,7 +308,12 @@ def delete(run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, f
 
 @command(kv, "purge", example="kv purge settings eu.colour")
 def purge(
-    run: Run, bucket: BucketName, key: Key, revision: OnlyAfter = None, ttl: Ttl = None, force: Force = False
+    run: Run,
+    bucket: BucketName,
+    key: Key,
+    revision: OnlyAfter = None,
+    ttl: Ttl = None,
+    force: Force = False,
 ) -> None:
     """Mark a key as purged, and remove its earlier revisions."""
     run.out.confirm(f"Purge key {key} of bucket {bucket}, with its history?", force=force)
@@ -275,13 +325,21 @@ def purge(
 def compact(
     run: Run,
     bucket: BucketName,
-    older_than: Annotated[Nanoseconds, duration_option(help="Leave marks that are younger than this.")] = _YOUNG,
+    older_than: Annotated[
+        Nanoseconds,
+        duration_option(help="Leave marks that are younger than this."),
+    ] = _YOUNG,
     force: Force = False,
 ) -> None:
     """Remove the marks of deleted and purged keys, with the earlier revisions of these keys."""
-    run.out.confirm(f"Remove the marks of deleted keys from bucket {bucket}, with their history?", force=force)
+    run.out.confirm(
+        f"Remove the marks of deleted keys from bucket {bucket}, with their history?",
+        force=force,
+    )
     removed = run.admin.kv.bucket(bucket).purge_deletes(older_than)
     were = "was" if removed == 1 else "were"
     run.out.done(
-        f"{counted(removed, 'key')} {were} removed from bucket {bucket} for good", bucket=bucket, removed=removed
+        f"{counted(removed, 'key')} {were} removed from bucket {bucket} for good",
+        bucket=bucket,
+        removed=removed,
     )

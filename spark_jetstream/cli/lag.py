@@ -58,7 +58,9 @@ class _Limits:
             if lag.age is None:
                 exceeded.append("the age of its oldest message cannot be told")
             elif lag.age > self.age:
-                exceeded.append(f"its oldest message is {rounded(lag.age)} old, more than {self.age}")
+                exceeded.append(
+                    f"its oldest message is {rounded(lag.age)} old, more than {self.age}",
+                )
         return _LagRow(f"consumer {lag.consumer} of stream {lag.stream}", lag, exceeded)
 
     def origin(self, admin: JetStreamAdmin, lag: OriginLag) -> _LagRow:
@@ -89,34 +91,58 @@ def _limit(reached: str) -> Any:
 @command(lag, "lag", example="lag ORDERS --max-pending 1000 --max-age 5m")
 def show(
     run: Run,
-    stream: Annotated[str | None, stream_argument(help="The stream; all, if none is given.")] = None,
-    consumer: Annotated[str | None, consumer_option(metavar="NAME", help="Only this one of the stream.")] = None,
+    stream: Annotated[
+        str | None,
+        stream_argument(help="The stream; all, if none is given."),
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        consumer_option(metavar="NAME", help="Only this one of the stream."),
+    ] = None,
     max_pending: Annotated[int | None, _limit("more messages are yet to be delivered.")] = None,
-    max_ack_pending: Annotated[int | None, _limit("more messages wait for their acknowledgement.")] = None,
+    max_ack_pending: Annotated[
+        int | None,
+        _limit("more messages wait for their acknowledgement."),
+    ] = None,
     max_age: Annotated[
         Nanoseconds | None,
-        duration_option(help="End with 1 when the oldest message that is not processed is older, such as 5m."),
+        duration_option(
+            help="End with 1 when the oldest message that is not processed is older, such as 5m.",
+        ),
     ] = None,
-    origins: Annotated[bool, Option("--origins", help="Also the lag of mirrors and sources.")] = False,
-    watch: Annotated[bool, Option("--watch", help="Repeat until Ctrl-C, or until a limit is exceeded.")] = False,
-    every: Annotated[Nanoseconds, duration_option("--every", "--interval", help="How often with --watch.")] = _EVERY,
+    origins: Annotated[
+        bool,
+        Option("--origins", help="Also the lag of mirrors and sources."),
+    ] = False,
+    watch: Annotated[
+        bool,
+        Option("--watch", help="Repeat until Ctrl-C, or until a limit is exceeded."),
+    ] = False,
+    every: Annotated[
+        Nanoseconds,
+        duration_option("--every", "--interval", help="How often with --watch."),
+    ] = _EVERY,
 ) -> None:
     """Show how far consumers are behind, and compare it with limits.
 
-    Each consumer has the number of messages yet to be delivered, of those that wait for their acknowledgement, of those
-    among them that were delivered again, and the age of the oldest message not processed, by the server's clock.
+    Each consumer has the number of messages yet to be delivered, of those that wait for their
+    acknowledgement, of those among them that were delivered again, and the age of the oldest
+    message not processed, by the server's clock.
 
-    A durable that keeps the position of a Spark query is shown with the time since when it does. Its pending messages
-    are those that the query has not committed.
+    A durable that keeps the position of a Spark query is shown with the time since when it does.
+    Its pending messages are those that the query has not committed.
 
-    An age that cannot be told (deliver policy last_per_subject) exceeds --max-age. With --origins the limits hold for
-    mirrors and sources as well: what they have yet to copy, and for how long nothing came; an error exceeds any limit.
+    An age that cannot be told (deliver policy last_per_subject) exceeds --max-age. With --origins
+    the limits hold for mirrors and sources as well: what they have yet to copy, and for how long
+    nothing came; an error exceeds any limit.
 
-    JSON has ages in seconds. With --watch it is an object a line. Ctrl-C ends the watch with 130, an exceeded limit
-    with 1, and a server that does not answer with 3.
+    JSON has ages in seconds. With --watch it is an object a line. Ctrl-C ends the watch with 130,
+    an exceeded limit with 1, and a server that does not answer with 3.
     """
     if consumer is not None and stream is None:
-        raise BadParameter(f"which stream has {consumer}? Name it: lag STREAM --consumer {consumer}")
+        raise BadParameter(
+            f"which stream has {consumer}? Name it: lag STREAM --consumer {consumer}",
+        )
     if every < _SECOND // 10:
         raise BadParameter(f"{every} is less than 100ms", param_hint="--every")
     limits = _Limits(max_pending, max_ack_pending, max_age)

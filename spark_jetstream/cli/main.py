@@ -17,7 +17,14 @@ try:
     from spark_jetstream.cli import messages  # noqa: F401  # it adds commands to `streams`
     from spark_jetstream.cli.account import account
     from spark_jetstream.cli.aliases import COMMANDS
-    from spark_jetstream.cli.app import FAILED, WRONG_USAGE, connection_options, exit_code, keyword, signed
+    from spark_jetstream.cli.app import (
+        FAILED,
+        WRONG_USAGE,
+        connection_options,
+        exit_code,
+        keyword,
+        signed,
+    )
     from spark_jetstream.cli.bench import group as bench
     from spark_jetstream.cli.check import checks
     from spark_jetstream.cli.cluster import cluster
@@ -41,12 +48,19 @@ except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     if missing in ("", "spark_jetstream"):
         raise
-    raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'") from error
+    raise SystemExit(
+        f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[cli]'",
+    ) from error
 except KeyboardInterrupt:
     raise SystemExit(130) from None
 
 _HELP = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(name="spark-jetstream", cls=Group, pretty_exceptions_enable=False, context_settings=_HELP)
+app = typer.Typer(
+    name="spark-jetstream",
+    cls=Group,
+    pretty_exceptions_enable=False,
+    context_settings=_HELP,
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,7 +77,13 @@ def _root(ctx: typer.Context, **given: Any) -> None:
     ctx.obj = {"options": connection_options(given), "as_json": given["as_json"]}
 
 
-_VERSION = typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+_VERSION = typer.Option(
+    "--version",
+    "-V",
+    callback=_print_version,
+    is_eager=True,
+    help="Print the version.",
+)
 app.callback(epilog="Example: spark-jetstream demo --messages 50000")(
     signed(_root, [keyword("version", Annotated[bool, _VERSION], False)])
 )
@@ -76,9 +96,16 @@ def demo(
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, metavar="FILE", help="Also write tables and results as an SVG picture."),
+        typer.Option(
+            dir_okay=False,
+            metavar="FILE",
+            help="Also write tables and results as an SVG picture.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object instead of a table."),
+    ] = False,
 ) -> None:
     """Stream a year of flights through an embedded server and Spark, and check the sums with pandas.
 
@@ -92,7 +119,9 @@ def demo(
         missing = (error.name or "").partition(".")[0]
         if missing in ("", "spark_jetstream"):
             raise
-        raise SystemExit(f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[demo]'") from error
+        raise SystemExit(
+            f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[demo]'",
+        ) from error
     raise typer.Exit(code)
 
 
@@ -115,7 +144,22 @@ def cheat(
     out.json([{"example": example, "help": help} for example, help in examples.items()])
 
 
-admin = (account, cluster, streams, consumers, find, pub, core, counter, kv, objects, lag, checks, events, schemas)
+admin = (
+    account,
+    cluster,
+    streams,
+    consumers,
+    find,
+    pub,
+    core,
+    counter,
+    kv,
+    objects,
+    lag,
+    checks,
+    events,
+    schemas,
+)
 for group in (server, *admin, letters, doctor, bench, contexts, rtt):
     app.add_typer(group)
 
@@ -140,7 +184,10 @@ def main() -> None:
         raise SystemExit(FAILED) from error
     except OSError as error:
         _no_more_output()
-        if not isinstance(error, BrokenPipeError):  # which says that the reader of the pipe has ended
+        if not isinstance(
+            error,
+            BrokenPipeError,
+        ):  # which says that the reader of the pipe has ended
             about = f"{error.filename}: " if error.filename else ""
             _complain(f"{about}{(error.strerror or str(error)).lower()}")
         raise SystemExit(FAILED) from error

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 _DEFAULT_COUNT = 10
 
 First = Annotated[int | None, Option("--from", metavar="SEQUENCE", help="From this sequence on.")]
-Since = Annotated[str | None, Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z.")]
+Since = Annotated[
+    str | None,
+    Option(metavar="TIME", help="From a time on, such as 2026-03-01T12:00:00Z."),
+]
 OnSubject = Annotated[str | None, Option(help="Only messages on this subject.")]
 
 
@@ -28,26 +31,38 @@ OnSubject = Annotated[str | None, Option(help="Only messages on this subject.")]
 def get(
     run: Run,
     stream: StreamName,
-    sequence: Annotated[int | None, Argument(metavar="SEQUENCE", help="The message with this sequence.")] = None,
-    last: Annotated[str | None, Option(metavar="SUBJECT", help="The last message on a subject.")] = None,
+    sequence: Annotated[
+        int | None,
+        Argument(metavar="SEQUENCE", help="The message with this sequence."),
+    ] = None,
+    last: Annotated[
+        str | None,
+        Option(metavar="SUBJECT", help="The last message on a subject."),
+    ] = None,
     following: Annotated[
-        str | None, Option("--next", metavar="SUBJECT", help="The first message on a subject, --from on.")
+        str | None,
+        Option("--next", metavar="SUBJECT", help="The first message on a subject, --from on."),
     ] = None,
     first: First = None,
     since: Since = None,
     subject: OnSubject = None,
     count: Annotated[
-        int | None, Option(min=1, max=sys.maxsize, help=f"How many messages; {_DEFAULT_COUNT} by default.")
+        int | None,
+        Option(min=1, max=sys.maxsize, help=f"How many messages; {_DEFAULT_COUNT} by default."),
     ] = None,
-    direct: Annotated[bool, Option("--direct", help="Whichever replica or mirror answers first.")] = False,
+    direct: Annotated[
+        bool,
+        Option("--direct", help="Whichever replica or mirror answers first."),
+    ] = False,
     raw: Raw = False,
 ) -> None:
     """Print a message, or several.
 
-    One message is chosen by its sequence, or is the last or the next on a subject. Several begin --from a sequence or
-    --since a time. Subjects may have wildcards.
+    One message is chosen by its sequence, or is the last or the next on a subject. Several begin
+    --from a sequence or --since a time. Subjects may have wildcards.
 
-    JSON has the content as text where it is UTF-8, else as base64; "encoding" says which. Several messages are a list.
+    JSON has the content as text where it is UTF-8, else as base64; "encoding" says which. Several
+    messages are a list.
     """
     run.out.check_raw(raw)
     chosen = {
@@ -61,7 +76,9 @@ def get(
     }
     given = [name for name, value in chosen.items() if value is not None]
     if not given:
-        raise BadParameter("which message? Give a sequence, --last, --next, or --from, --since, --subject, --count")
+        raise BadParameter(
+            "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count",
+        )
     single = given[0] in ("SEQUENCE", "--last", "--next")
     if (single and len(given) > 1) or {"--since", "--from"} <= {*given}:
         raise BadParameter(f"{' and '.join(given)} contradict each other")
@@ -74,7 +91,14 @@ def get(
         messages = iter([admin.next(stream, following, start, direct=direct)])
     else:
         wanted = count or _DEFAULT_COUNT + 1
-        messages = admin.read(stream, subject, sequence=start, since=since, count=wanted, direct=direct or None)
+        messages = admin.read(
+            stream,
+            subject,
+            sequence=start,
+            since=since,
+            count=wanted,
+            direct=direct or None,
+        )
     shown = islice(messages, count or _DEFAULT_COUNT)
     if run.out.as_json:
         data = [message_data(message) for message in shown]
@@ -97,12 +121,18 @@ def view(
 ) -> None:
     """Print the messages of a stream, and ask after each page whether to go on.
 
-    Without a terminal, and with --json (an object a line), all are printed. For some of them there is "stream get".
+    Without a terminal, and with --json (an object a line), all are printed. For some of them there
+    is "stream get".
     """
     run.out.check_raw(raw)
     if first is not None and since is not None:
         raise BadParameter("--since and --from contradict each other")
-    messages = run.admin.messages.read(stream, subject, sequence=1 if first is None else first, since=since)
+    messages = run.admin.messages.read(
+        stream,
+        subject,
+        sequence=1 if first is None else first,
+        since=since,
+    )
     if run.out.as_json:
         run.out.lines(messages, str, data=message_data)
         return
@@ -125,7 +155,10 @@ def delete(
     run: Run,
     stream: StreamName,
     sequence: Annotated[int, Argument(help="The message with this sequence.")],
-    no_erase: Annotated[bool, Option("--no-erase", help="Faster: the bytes stay on the disk for a while.")] = False,
+    no_erase: Annotated[
+        bool,
+        Option("--no-erase", help="Faster: the bytes stay on the disk for a while."),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Delete a message, and overwrite what is on the disk."""
@@ -133,5 +166,8 @@ def delete(
     (run.admin.messages.delete if no_erase else run.admin.messages.erase)(stream, sequence)
     done = "deleted" if no_erase else "erased"
     run.out.done(
-        f"message {sequence:,} of stream {stream} was {done}", stream=stream, seq=sequence, erased=not no_erase
+        f"message {sequence:,} of stream {stream} was {done}",
+        stream=stream,
+        seq=sequence,
+        erased=not no_erase,
     )

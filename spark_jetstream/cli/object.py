@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from spark_jetstream.admin.models.objects import ObjectBucketInfo, ObjectInfo
 
 
-_SETTINGS = ("ttl", "max_bytes", "storage", "replicas", "compression", "description", "metadata", "placement")
+_SETTINGS = (
+    "ttl",
+    "max_bytes",
+    "storage",
+    "replicas",
+    "compression",
+    "description",
+    "metadata",
+    "placement",
+)
 
 
 def _bucket_data(info: ObjectBucketInfo) -> dict[str, Any]:
@@ -70,15 +79,24 @@ def _names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
     return (info.name for info in admin.objects.bucket(given.get("bucket", "")).list())
 
 
-bucket_argument = partial(Argument, autocompletion=completion(lambda admin, given: admin.objects.names()))
+bucket_argument = partial(
+    Argument,
+    autocompletion=completion(lambda admin, given: admin.objects.names()),
+)
 name_argument = partial(Argument, autocompletion=completion(_names))
 
 BucketName = Annotated[str, bucket_argument(help="Name of the bucket.")]
 ObjectName = Annotated[str, name_argument(help="Name of the object.")]
 MaybeName = Annotated[str | None, name_argument(help="Name of an object.")]
 Deleted = Annotated[bool, Option("--deleted", help="Also what is left of deleted objects.")]
-Headers = Annotated[list[str] | None, Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the object.")]
-Metadata = Annotated[list[str] | None, Option("--metadata", metavar="NAME=VALUE", help="Metadata of the object.")]
+Headers = Annotated[
+    list[str] | None,
+    Option("--header", "-H", metavar="'NAME: VALUE'", help="A header of the object."),
+]
+Metadata = Annotated[
+    list[str] | None,
+    Option("--metadata", metavar="NAME=VALUE", help="Metadata of the object."),
+]
 Description = Annotated[str | None, Option(help="For people.")]
 
 
@@ -169,7 +187,12 @@ def add(run: Run, bucket: buckets.NewBucket, *, fields: dict[str, Any]) -> None:
 @command(objects, "edit", example="object edit IMAGES --max-bytes 20g --unset ttl")
 @with_fields("object", buckets.COMMON_SETTINGS, without=("storage",))
 def edit(
-    run: Run, bucket: BucketName, dry_run: DryRun = False, force: Force = False, *, fields: dict[str, Any]
+    run: Run,
+    bucket: BucketName,
+    dry_run: DryRun = False,
+    force: Force = False,
+    *,
+    fields: dict[str, Any],
 ) -> None:
     """Change a bucket, after showing what changes of its stream, and asking.
 
@@ -192,13 +215,24 @@ def remove(run: Run, bucket: BucketName, name: MaybeName = None, force: Force = 
     """Delete an object, or a link; without a name, the bucket with all its objects."""
     if name is None:
         size = run.admin.objects.load(bucket).size
-        buckets.remove(run, run.admin.objects, bucket, f"{counted(size, 'byte')} in it", force=force)
+        buckets.remove(
+            run,
+            run.admin.objects,
+            bucket,
+            f"{counted(size, 'byte')} in it",
+            force=force,
+        )
         return
     opened = run.admin.objects.bucket(bucket)
     opened.info(name)
     run.out.confirm(f"Delete object {name} of bucket {bucket}?", force=force)
     opened.delete(name)
-    run.out.done(f"object {name} of bucket {bucket} was deleted", bucket=bucket, name=name, deleted=True)
+    run.out.done(
+        f"object {name} of bucket {bucket} was deleted",
+        bucket=bucket,
+        name=name,
+        deleted=True,
+    )
 
 
 # Objects
@@ -222,14 +256,18 @@ def get(
 ) -> None:
     """Write an object, or the target of a link, to a file. The file appears when all of it has come and is correct.
 
-    What goes to standard output is correct if the command ends with 0; discard it if the command ends with 1.
+    What goes to standard output is correct if the command ends with 0; discard it if the command
+    ends with 1.
     """
     from spark_jetstream.options.values import file_path
 
     opened = run.admin.objects.bucket(bucket)
     if output == _STANDARD:
         if run.out.as_json:
-            raise BadParameter("standard output cannot hold the content and JSON", param_hint="--json")
+            raise BadParameter(
+                "standard output cannot hold the content and JSON",
+                param_hint="--json",
+            )
         for chunk in opened.read(name):
             run.out.raw(chunk)
         return
@@ -255,7 +293,10 @@ def put(
     run: Run,
     bucket: BucketName,
     file: Annotated[str, Argument(help="The file; - for standard input, which needs --name.")],
-    name: Annotated[str | None, Option(help="The object's name; without it, that of the file.")] = None,
+    name: Annotated[
+        str | None,
+        Option(help="The object's name; without it, that of the file."),
+    ] = None,
     description: Description = None,
     headers: Headers = None,
     metadata: Metadata = None,
@@ -284,10 +325,17 @@ def put(
             metadata=metadata_of(metadata),
             progress=progress,
         )
-    run.out.done(f"object {chosen} of bucket {bucket} has {counted(info.size, 'byte')}", **info.data())
+    run.out.done(
+        f"object {chosen} of bucket {bucket} has {counted(info.size, 'byte')}",
+        **info.data(),
+    )
 
 
-@command(objects, "describe", example="object describe IMAGES cat.jpg --rename tom.jpg --description 'the cat'")
+@command(
+    objects,
+    "describe",
+    example="object describe IMAGES cat.jpg --rename tom.jpg --description 'the cat'",
+)
 def describe(
     run: Run,
     bucket: BucketName,
@@ -304,7 +352,11 @@ def describe(
     if (rename, description, headers, metadata) == (None, None, None, None):
         raise BadParameter("say what to change: --rename, --description, --header or --metadata")
     changed = run.admin.objects.bucket(bucket).update_meta(
-        name, rename, description=description, headers=headers_of(headers), metadata=metadata_of(metadata)
+        name,
+        rename,
+        description=description,
+        headers=headers_of(headers),
+        metadata=metadata_of(metadata),
     )
     _print_object(run, changed)
 
@@ -315,7 +367,10 @@ def link(
     bucket: BucketName,
     name: Annotated[str, Argument(help="Name of the link.")],
     to_bucket: Annotated[str, Argument(help="The bucket that it leads to.")],
-    to_name: Annotated[str | None, Argument(help="The object; without one, the whole bucket.")] = None,
+    to_name: Annotated[
+        str | None,
+        Argument(help="The object; without one, the whole bucket."),
+    ] = None,
 ) -> None:
     """Store a link: a name for an object, or for a whole bucket. It may replace another link."""
     opened = run.admin.objects.bucket(bucket)
@@ -335,5 +390,16 @@ def watch(
     """Print the objects, then every object that is put, changed or deleted, one a line. Ends with Ctrl-C."""
     from spark_jetstream.admin.models.objects import ObjectInfo
 
-    begin = partial(run.admin.objects.bucket(bucket).watch, updates_only=updates_only, deleted=deletes)
-    buckets.print_changes(run, begin, _object_text, data=ObjectInfo.data, count=count, timeout=timeout)
+    begin = partial(
+        run.admin.objects.bucket(bucket).watch,
+        updates_only=updates_only,
+        deleted=deletes,
+    )
+    buckets.print_changes(
+        run,
+        begin,
+        _object_text,
+        data=ObjectInfo.data,
+        count=count,
+        timeout=timeout,
+    )

@@ -42,12 +42,18 @@ class Output:
 
         self.as_json = as_json
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # JSON is UTF-8 whatever the locale says; else what the locale cannot write is shown as ``\u65e5``.
+            # JSON is UTF-8 whatever the locale says; else what the locale cannot write is shown as
+            # ``\u65e5``.
             sys.stdout.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
         # Else rich takes a pipe for a terminal where FORCE_COLOR is set, and tables break.
         terminal = sys.stdout.isatty()
         self._console = Console(
-            file=sys.stdout, force_terminal=terminal, width=_WIDE, soft_wrap=True, highlight=False, markup=False
+            file=sys.stdout,
+            force_terminal=terminal,
+            width=_WIDE,
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )
         self._notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
@@ -61,8 +67,9 @@ class Output:
     ) -> None:
         """Print a row for each item; as JSON, an array of ``data(item)``, or nothing without ``data``.
 
-        ``columns`` are headings, each with the function that returns the value. Without rows, ``empty`` is a note.
-        On a terminal that is too narrow, headings and texts break between words, and words of more than 24 characters.
+        ``columns`` are headings, each with the function that returns the value. Without rows,
+        ``empty`` is a note. On a terminal that is too narrow, headings and texts break between
+        words, and words of more than 24 characters.
         """
         from rich.table import Table
 
@@ -85,14 +92,23 @@ class Output:
                 numbers.add(name)
         least = [min(_LONG_WORD, _longest(" ".join([name, *cells]).split())) for name, cells in shown.items()]
         spare = width - sum(least) - 2 * (len(shown) - 1)
-        table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=wraps and spare < 0)
+        table = Table(
+            box=None,
+            pad_edge=False,
+            header_style="bold",
+            collapse_padding=wraps and spare < 0,
+        )
         spare += (len(shown) - 1) * table.collapse_padding
         for (name, cells), room in zip(shown.items(), least, strict=True):
             more = max(0, min(spare, _longest([name, *cells]) - room))
             spare -= more
             justify: JustifyMethod = "right" if name in numbers else "left"
             table.add_column(
-                name, justify=justify, no_wrap=not wraps, overflow="fold", width=room + more if wraps else None
+                name,
+                justify=justify,
+                no_wrap=not wraps,
+                overflow="fold",
+                width=room + more if wraps else None,
             )
         for row in zip(*shown.values(), strict=True):
             table.add_row(*row)
@@ -116,7 +132,13 @@ class Output:
             self.text(title, style="bold underline")
         self._put(table, shutil.get_terminal_size().columns)
 
-    def lines(self, items: Iterable[T], line: Callable[[T], str], *, data: Callable[[T], Any]) -> int:
+    def lines(
+        self,
+        items: Iterable[T],
+        line: Callable[[T], str],
+        *,
+        data: Callable[[T], Any],
+    ) -> int:
         """Print a line for each item as soon as it comes; as JSON, an object a line. Return how many there were."""
         count = 0
         for item in items:
@@ -148,7 +170,10 @@ class Output:
         if raw:
             self.raw(message.data)
             return
-        self.text(f"{message.seq:,} {printable(message.subject)} {message.time}{more}", style="bold")
+        self.text(
+            f"{message.seq:,} {printable(message.subject)} {message.time}{more}",
+            style="bold",
+        )
         self.text("".join(header_lines(message.headers)))
         self.text(content_text(message.data))
         self.text("")
@@ -184,7 +209,12 @@ class Output:
         self._notes.print(printable(line, LAYOUT))
 
     @contextlib.contextmanager
-    def progress(self, title: str, *, in_bytes: bool = True) -> Iterator[Callable[[int, int], None]]:
+    def progress(
+        self,
+        title: str,
+        *,
+        in_bytes: bool = True,
+    ) -> Iterator[Callable[[int, int], None]]:
         """Show a progress bar on a terminal. Yields a function that takes what is done and the total."""
         if self.as_json or not sys.stderr.isatty():
             yield lambda done, total: None

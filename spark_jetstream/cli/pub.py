@@ -47,15 +47,27 @@ _FUNCTIONS: dict[str, Callable[[int], object]] = {
 }
 
 
-@command(pub, "pub", example="""pub orders.eu.de '{"id": {{Count}}, "amount": 12.5}' --count 1000""")
+@command(
+    pub,
+    "pub",
+    example="""pub orders.eu.de '{"id": {{Count}}, "amount": 12.5}' --count 1000""",
+)
 def publish(
     run: Run,
     subject: Annotated[str, Argument(help="The subject, possibly with templates.")],
-    data: Annotated[str, Argument(help="The data, possibly with templates; - for what standard input holds.")] = "-",
+    data: Annotated[
+        str,
+        Argument(help="The data, possibly with templates; - for what standard input holds."),
+    ] = "-",
     count: Annotated[int, Option(min=1, help="How many messages.")] = 1,
     header: Annotated[
         list[str] | None,
-        Option("--header", "-H", metavar="NAME:VALUE", help="A header, possibly with templates; may be repeated."),
+        Option(
+            "--header",
+            "-H",
+            metavar="NAME:VALUE",
+            help="A header, possibly with templates; may be repeated.",
+        ),
     ] = None,
     send_on: Annotated[
         Literal["eof", "newline"],
@@ -65,19 +77,21 @@ def publish(
 ) -> None:
     """Publish messages, and print where streams have stored them.
 
-    Templates as in the nats CLI make the messages differ: {{Count}} is the number of the message; {{Time}},
-    {{TimeStamp}}, {{Unix}} and {{UnixNano}} are the present time; {{ID}} is unique; {{Random 5 10}} is 5 to 10 random
-    letters and digits.
+    Templates as in the nats CLI make the messages differ: {{Count}} is the number of the message;
+    {{Time}}, {{TimeStamp}}, {{Unix}} and {{UnixNano}} are the present time; {{ID}} is unique;
+    {{Random 5 10}} is 5 to 10 random letters and digits.
 
-    Every message waits for its acknowledgement, many at a time. When no stream captures the subject, the command ends
-    with 1. After a lost connection it sends messages without an acknowledgement again: with --header
-    'Nats-Msg-Id: {{ID}}' none is stored twice.
+    Every message waits for its acknowledgement, many at a time. When no stream captures the
+    subject, the command ends with 1. After a lost connection it sends messages without an
+    acknowledgement again: with --header 'Nats-Msg-Id: {{ID}}' none is stored twice.
     """
     from spark_jetstream.admin.api import publish_subject
     from spark_jetstream.admin.messages import check_header
 
     if send_on == "newline" and (data != "-" or count > 1):
-        raise BadParameter("--send-on newline takes the messages from standard input, without DATA and --count")
+        raise BadParameter(
+            "--send-on newline takes the messages from standard input, without DATA and --count",
+        )
 
     headers = []
     for text in header or ():
@@ -85,7 +99,10 @@ def publish(
         if not colon:
             raise BadParameter(f"--header {text} is not NAME:VALUE")
         octets = _octets(value)
-        check_header(name, octets.decode("latin-1"))  # bytes that are no UTF-8 are published as they are
+        check_header(
+            name,
+            octets.decode("latin-1"),
+        )  # bytes that are no UTF-8 are published as they are
         headers.append((name, fill(octets, f"header {name}", templates)))
     where = fill(_octets(subject), "the subject", templates)
     if not templates or "{{" not in subject:
@@ -100,7 +117,14 @@ def publish(
         firsts = range(1, count + 1, portion)
         payloads = ([fill_in(at) for at in range(first, min(first + portion, count + 1))] for first in firsts)
     with run.out.progress("publishing", in_bytes=False) as tell:
-        totals = _publish(run, where, headers, payloads, lambda done: tell(done, count), at_once=send_on == "newline")
+        totals = _publish(
+            run,
+            where,
+            headers,
+            payloads,
+            lambda done: tell(done, count),
+            at_once=send_on == "newline",
+        )
     show_stored(run, totals)
 
 
@@ -118,7 +142,9 @@ def fill(text: bytes, what: str, templates: bool) -> Fill:
         return lambda number: text
     pieces = _TEMPLATE.split(text)  # a text, a template, a text, ...
     if any(b"{{" in piece for piece in pieces[::2]):
-        raise BadParameter(f"{what}: a template begins with {{{{ and does not end; or use --no-templates")
+        raise BadParameter(
+            f"{what}: a template begins with {{{{ and does not end; or use --no-templates",
+        )
     if len(pieces) == 1:
         return lambda number: text
     calls = [_function(piece.decode("utf-8", "replace"), what) for piece in pieces[1::2]]
@@ -173,7 +199,8 @@ def _publish(
 ) -> Totals:
     """Publish portions of messages as the sink publishes rows, and return what is stored.
 
-    ``at_once``: the next portion may be long in coming, so this one is stored, or refused, before it is waited for.
+    ``at_once``: the next portion may be long in coming, so this one is stored, or refused, before
+    it is waited for.
     """
     import numpy as np
     import pyarrow as pa
@@ -191,7 +218,9 @@ def _publish(
         return pa.array(map(text, numbers), pa.binary())
 
     admin = run.admin
-    options = SinkOptions.from_spark({}, streaming=False).model_copy(update={"connection": admin.options})
+    options = SinkOptions.from_spark({}, streaming=False).model_copy(
+        update={"connection": admin.options},
+    )
     target = Target(domain=admin.options.domain, noun="message")
     first = 1
     with Publisher(run.connect, options, target, "this command") as publisher:
@@ -203,7 +232,13 @@ def _publish(
             for octets in subjects.unique().to_pylist():
                 publish_subject(octets.decode("utf-8", "surrogateescape"))
             lines = column(line, numbers)
-            rows = Rows(np.array(numbers, np.int64), subjects, pa.array(data, pa.binary()), lines, None)
+            rows = Rows(
+                np.array(numbers, np.int64),
+                subjects,
+                pa.array(data, pa.binary()),
+                lines,
+                None,
+            )
             publisher.publish(rows, None, None, publisher.totals)
             refused = publisher.flush() if at_once else publisher.take_refused()
             tell(publisher.totals.stored)
@@ -220,7 +255,9 @@ def show_stored(run: Run, totals: Totals | TaskReport) -> None:
     streams, places = {}, []
     for name, (first, last) in sorted(totals.streams.items()):
         streams[name] = {"first_seq": first, "last_seq": last}
-        places.append(f"stream {name}, sequence{f' {first:,}' if first == last else f's {first:,} to {last:,}'}")
+        places.append(
+            f"stream {name}, sequence{f' {first:,}' if first == last else f's {first:,} to {last:,}'}",
+        )
     known = f" ({totals.duplicates:,} of them before)" if totals.duplicates else ""
     sentence = f"stored {counted(totals.stored, 'message')}{known}: {'; '.join(places)}"
     data = {"messages": totals.stored, "duplicates": totals.duplicates, "streams": streams}

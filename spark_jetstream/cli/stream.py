@@ -13,7 +13,15 @@ from typer import Argument, BadParameter, Exit, Option, Typer
 
 from spark_jetstream.cli import arguments
 from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
-from spark_jetstream.cli.arguments import ConfigFile, DryRun, Force, Preferred, StreamName, change, with_fields
+from spark_jetstream.cli.arguments import (
+    ConfigFile,
+    DryRun,
+    Force,
+    Preferred,
+    StreamName,
+    change,
+    with_fields,
+)
 from spark_jetstream.cli.output import ago, as_data, server_text, to_the_second
 from spark_jetstream.errors import ServerBusy, printable
 from spark_jetstream.protocol.units import counted, sized
@@ -26,16 +34,24 @@ streams = group("stream", "Streams: list, create, change, look into, apply, save
 
 # Looking
 
-OfSubject = Annotated[str | None, Option("--subject", help="Only streams that store this subject, or a part of it.")]
+OfSubject = Annotated[
+    str | None,
+    Option("--subject", help="Only streams that store this subject, or a part of it."),
+]
 
 
 @command(streams, "ls", example="stream ls --subject 'orders.>'")
 def show_all(run: Run, subject: OfSubject = None) -> None:
     """List the streams of the account, with their messages and sizes.
 
-    If a server of a cluster does not answer for its streams, the command lists the others, says so, and ends with 1.
+    If a server of a cluster does not answer for its streams, the command lists the others, says so,
+    and ends with 1.
     """
-    _list(run, run.admin.streams.infos(subject), f"no stream stores {subject}" if subject else "there are no streams")
+    _list(
+        run,
+        run.admin.streams.infos(subject),
+        f"no stream stores {subject}" if subject else "there are no streams",
+    )
 
 
 find = Typer()
@@ -88,11 +104,15 @@ def show_names(run: Run, subject: OfSubject = None) -> None:
 def info(run: Run, stream: StreamName) -> None:
     """Show the configuration and the state of a stream.
 
-    Of the configuration that is the main fields, and those that differ from their defaults. JSON is the server's whole
-    reply.
+    Of the configuration that is the main fields, and those that differ from their defaults. JSON is
+    the server's whole reply.
     """
     stream_info = run.admin.streams.load(stream)
-    run.out.record(_configuration(stream_info), data=as_data(stream_info), title=f"Stream {stream_info.config.name}")
+    run.out.record(
+        _configuration(stream_info),
+        data=as_data(stream_info),
+        title=f"Stream {stream_info.config.name}",
+    )
     run.out.text("")
     run.out.record(_state(stream_info), title="State")
     if stream_info.origins:
@@ -119,7 +139,8 @@ def state(run: Run, stream: StreamName) -> None:
 def show_gaps(run: Run, stream: StreamName) -> None:
     """List the sequences between the first and the last whose messages are gone: deleted, purged, expired or replaced.
 
-    The server sends the number of each missing message: on a stream with millions of them that is a large reply.
+    The server sends the number of each missing message: on a stream with millions of them that is a
+    large reply.
     """
     state = run.admin.streams.load(stream, deleted=True).state
     missing = [sequence for sequence in state.deleted if sequence]  # a server has 0 for a stream that is new
@@ -134,7 +155,10 @@ def show_gaps(run: Run, stream: StreamName) -> None:
 def show_subjects(
     run: Run,
     stream: StreamName,
-    subject: Annotated[str, Argument(metavar="FILTER", help="Only these; wildcards allowed.")] = ">",
+    subject: Annotated[
+        str,
+        Argument(metavar="FILTER", help="Only these; wildcards allowed."),
+    ] = ">",
 ) -> None:
     """List the subjects that have messages, sorted, with the number of messages of each."""
     run.out.table(
@@ -203,7 +227,11 @@ _COMMON = (
 )  # fmt: skip
 
 
-@command(streams, "add", example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g")
+@command(
+    streams,
+    "add",
+    example="stream add ORDERS --subjects 'orders.>' --max-age 30d --max-bytes 10g",
+)
 @with_fields("stream", _COMMON, without=("name",), creates=True)
 def add(
     run: Run,
@@ -223,13 +251,26 @@ def add(
 ) -> None:
     """Create a stream. One that exists with this configuration stays as it is; one that is different is an error."""
     from spark_jetstream.admin.descriptions import template
-    from spark_jetstream.admin.models.streams import DEFAULT_STREAM, DEFAULT_WORK_QUEUE, StreamConfig
+    from spark_jetstream.admin.models.streams import (
+        DEFAULT_STREAM,
+        DEFAULT_WORK_QUEUE,
+        StreamConfig,
+    )
 
     known = {"stream": DEFAULT_STREAM, "work-queue": DEFAULT_WORK_QUEUE}
     begun = known.get(begin_with) or template(begin_with)
-    wanted = StreamConfig.parse({**begun, **arguments.file_fields(config), **fields, "name": name}, f"stream {name}")
+    wanted = StreamConfig.parse(
+        {**begun, **arguments.file_fields(config), **fields, "name": name},
+        f"stream {name}",
+    )
     admin = run.admin.streams
-    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.create(wanted, pedantic=pedantic)))
+    _created(
+        run,
+        *arguments.create(
+            lambda: admin.load(name),
+            lambda: admin.create(wanted, pedantic=pedantic),
+        ),
+    )
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
@@ -245,7 +286,8 @@ def edit(
 ) -> None:
     """Change a stream: shows what changes, and what cannot be undone, and asks.
 
-    An option replaces its field as a whole: all subjects, all metadata. What is not given stays as it is.
+    An option replaces its field as a whole: all subjects, all metadata. What is not given stays as
+    it is.
     """
     changes = {**arguments.file_fields(config), **fields}
     if not changes:
@@ -261,10 +303,14 @@ def edit(
 def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) -> None:
     """Create a stream with the configuration of another one. The messages are not copied.
 
-    Two streams cannot store the same subject, so give it others, or --mirror ORDERS --unset subjects.
+    Two streams cannot store the same subject, so give it others, or --mirror ORDERS --unset
+    subjects.
     """
     admin = run.admin.streams
-    _created(run, *arguments.create(lambda: admin.load(name), lambda: admin.copy(stream, name, **fields)))
+    _created(
+        run,
+        *arguments.create(lambda: admin.load(name), lambda: admin.copy(stream, name, **fields)),
+    )
 
 
 @command(streams, "seal", example="stream seal ORDERS_2025")
@@ -272,7 +318,14 @@ def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = F
     """Seal a stream: no message can be added or removed any more, not even by age. This cannot be undone."""
     admin = run.admin.streams
     differences = admin.plan(stream, sealed=True)
-    change(run, {"stream": stream}, differences, lambda: admin.seal(stream), force=force, dry_run=dry_run)
+    change(
+        run,
+        {"stream": stream},
+        differences,
+        lambda: admin.seal(stream),
+        force=force,
+        dry_run=dry_run,
+    )
 
 
 def _created(run: Run, info: StreamInfo, outcome: str) -> None:
@@ -283,27 +336,38 @@ def _created(run: Run, info: StreamInfo, outcome: str) -> None:
 
 # Descriptions
 
-_STYLES: dict[Action, str | None] = {"create": "green", "update": "yellow", "unchanged": None, "refused": "red"}
+_STYLES: dict[Action, str | None] = {
+    "create": "green",
+    "update": "yellow",
+    "unchanged": None,
+    "refused": "red",
+}
 
 
 @command(streams, "apply", example="stream apply streams.yaml --check")
 def apply(
     run: Run,
     files: Annotated[list[str], Argument(metavar="FILE...", help="Descriptions, as JSON or YAML.")],
-    check: Annotated[bool, Option("--check", help="Change nothing; end with 1 if something differs.")] = False,
+    check: Annotated[
+        bool,
+        Option("--check", help="Change nothing; end with 1 if something differs."),
+    ] = False,
     given_only: Annotated[
         bool,
-        Option("--given-only", help="Leave fields alone that the files do not set; else they get their defaults."),
+        Option(
+            "--given-only",
+            help="Leave fields alone that the files do not set; else they get their defaults.",
+        ),
     ] = False,
     any_filter: arguments.AnyFilter = False,
     force: Force = False,
 ) -> None:
     """Create and change streams and consumers as files describe them: shows the plan, asks, and carries it out.
 
-    A description is the configuration of a stream, with a list consumers beside its fields; "stream export" writes one.
-    What "stream info --json" prints, here or by the nats command, is one too.
-    A second run changes nothing. Streams that no file names stay as they are. If a single field cannot be changed, the
-    command changes nothing and ends with 1.
+    A description is the configuration of a stream, with a list consumers beside its fields; "stream
+    export" writes one. What "stream info --json" prints, here or by the nats command, is one too. A
+    second run changes nothing. Streams that no file names stay as they are. If a single field
+    cannot be changed, the command changes nothing and ends with 1.
     """
     plan = run.admin.plan(*files, given_only=given_only, any_filter=any_filter)
 
@@ -335,8 +399,8 @@ def export(
 ) -> None:
     """Describe a stream and its durable consumers in the form that "stream apply" reads.
 
-    JSON has every field as the server has it, with integers of nanoseconds and bytes: "nats stream add --config" reads
-    it too. YAML has what is not the default, with durations and sizes as text.
+    JSON has every field as the server has it, with integers of nanoseconds and bytes: "nats stream
+    add --config" reads it too. YAML has what is not the default, with durations and sizes as text.
     """
     from spark_jetstream.admin.descriptions import yaml_text
 
@@ -362,17 +426,32 @@ def backup(
     run: Run,
     stream: StreamName,
     target: Annotated[
-        str, Argument(help="Where to: a single file when it ends with .tar, else a directory that is made.")
+        str,
+        Argument(
+            help="Where to: a single file when it ends with .tar, else a directory that is made.",
+        ),
     ],
-    consumers: Annotated[bool, Option("--consumers/--no-consumers", help="With its consumers.")] = True,
-    check: Annotated[bool, Option("--check", help="Let a server before 2.15 check all messages first.")] = False,
+    consumers: Annotated[
+        bool,
+        Option("--consumers/--no-consumers", help="With its consumers."),
+    ] = True,
+    check: Annotated[
+        bool,
+        Option("--check", help="Let a server before 2.15 check all messages first."),
+    ] = False,
 ) -> None:
     """Save a stream with its messages and consumers. The target is there when it is complete, and not before.
 
     It has a checksum, and is what "nats stream restore" reads, too.
     """
     with run.out.progress(f"Saving {stream}") as progress:
-        made = run.admin.streams.backup(stream, target, consumers=consumers, check=check, progress=progress)
+        made = run.admin.streams.backup(
+            stream,
+            target,
+            consumers=consumers,
+            check=check,
+            progress=progress,
+        )
     state, manifest = made.reply.state, made.manifest
     run.out.done(
         f"stream {stream} was saved at {made.path}: {counted(state.messages, 'message')} in "
@@ -388,7 +467,11 @@ def backup(
     )
 
 
-@command(streams, "restore", example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'")
+@command(
+    streams,
+    "restore",
+    example="stream restore /backups/orders-2026-03-01 --name ORDERS_OLD --subjects 'old.>'",
+)
 @with_fields("stream", _COMMON, without=("name",))
 def restore(
     run: Run,
@@ -398,12 +481,19 @@ def restore(
 ) -> None:
     """Make a stream again from a backup, with its messages and consumers.
 
-    The backup is checked before anything is sent. Ends with 1, and says so, when the stream is not what it was. Options
-    change its configuration: other subjects, where those of the backup belong to a stream that exists.
+    The backup is checked before anything is sent. Ends with 1, and says so, when the stream is not
+    what it was. Options change its configuration: other subjects, where those of the backup belong
+    to a stream that exists.
     """
     # The bar runs twice: for checking and for sending.
     with run.out.progress(f"Restoring {name or source}") as progress:
-        restored = run.admin.streams.restore(source, name, checking=progress, progress=progress, **fields)
+        restored = run.admin.streams.restore(
+            source,
+            name,
+            checking=progress,
+            progress=progress,
+            **fields,
+        )
     state, stream = restored.info.state, restored.info.config.name
     checked = f"its checksum was right, SHA-256 {restored.sha256}" if restored.sha256 else "it had no checksum"
     for note in restored.notes:
@@ -431,8 +521,14 @@ def restore(
 def purge(
     run: Run,
     stream: StreamName,
-    subject: Annotated[str | None, Option(help="Only messages on this subject; wildcards allowed.")] = None,
-    sequence: Annotated[int | None, Option(min=0, help="Only messages before this sequence.")] = None,
+    subject: Annotated[
+        str | None,
+        Option(help="Only messages on this subject; wildcards allowed."),
+    ] = None,
+    sequence: Annotated[
+        int | None,
+        Option(min=0, help="Only messages before this sequence."),
+    ] = None,
     keep: Annotated[int | None, Option(min=0, help="Keep this many of the last messages.")] = None,
     force: Force = False,
 ) -> None:
@@ -443,7 +539,11 @@ def purge(
     run.out.confirm(f"Remove all messages{''.join(which)} of stream {stream}?", force=force)
     purged = run.admin.streams.purge(stream, subject=subject, sequence=sequence, keep=keep)
     were = "was" if purged == 1 else "were"
-    run.out.done(f"{counted(purged, 'message')} of stream {stream} {were} removed", stream=stream, purged=purged)
+    run.out.done(
+        f"{counted(purged, 'message')} of stream {stream} {were} removed",
+        stream=stream,
+        purged=purged,
+    )
 
 
 @command(streams, "rm", example="stream rm ORDERS_TEST --force")
@@ -459,7 +559,11 @@ def remove(
             held = f"{counted(state.messages, 'message')} and {counted(state.consumer_count, 'consumer')}"
             run.out.confirm(f"Delete stream {name} with {held}?", force=force)
         run.admin.streams.delete(name)
-        run.out.lines([name], "stream {} was deleted".format, data=lambda name: {"stream": name, "deleted": True})
+        run.out.lines(
+            [name],
+            "stream {} was deleted".format,
+            data=lambda name: {"stream": name, "deleted": True},
+        )
 
 
 # Servers
@@ -482,14 +586,21 @@ def remove_peer(
     run: Run,
     stream: StreamName,
     server: Annotated[str, Argument(help="Name of the server.")],
-    evacuate: Annotated[bool, Option("--evacuate", help="Once another server has a copy (server 2.15).")] = False,
+    evacuate: Annotated[
+        bool,
+        Option("--evacuate", help="Once another server has a copy (server 2.15)."),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Take a server out of those that keep a stream; the cluster chooses another one, if it has one."""
     run.out.confirm(f"Remove server {server}, and its copy, from stream {stream}?", force=force)
     run.admin.streams.remove_peer(stream, server, evacuate=evacuate)
     once = ", once another one has a copy" if evacuate else ""
-    run.out.done(f"server {server} no longer keeps stream {stream}{once}", stream=stream, removed=server)
+    run.out.done(
+        f"server {server} no longer keeps stream {stream}{once}",
+        stream=stream,
+        removed=server,
+    )
 
 
 @command(streams, "cancel-move", example="stream cancel-move ORDERS")

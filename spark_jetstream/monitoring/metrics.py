@@ -85,7 +85,10 @@ class QueryMetrics(Collector):
             state.rows += progress.numInputRows
             if written >= 0:  # else the sink does not count
                 state.written = (state.written or 0) + written
-            state.rate, state.seconds = progress.processedRowsPerSecond, progress.batchDuration / 1000
+            state.rate, state.seconds = (
+                progress.processedRowsPerSecond,
+                progress.batchDuration / 1000,
+            )
             state.seen, state.lags = time.time(), lags
 
     def idle(self, run: str) -> None:
@@ -115,11 +118,18 @@ class QueryMetrics(Collector):
             return GaugeMetricFamily(f"spark_jetstream_{name}", text, labels=(*_QUERY, *labels))
 
         up = gauge("query_up", "1 while the query runs, 0 after it failed.")
-        seen = gauge("last_progress_timestamp_seconds", "When the query last started, made progress or was idle.")
+        seen = gauge(
+            "last_progress_timestamp_seconds",
+            "When the query last started, made progress or was idle.",
+        )
         rate = gauge("rows_per_second", "Rows per second of the last micro-batch.")
         seconds = gauge("batch_duration_seconds", "Duration of the last micro-batch.")
         messages = gauge("lag_messages", "Sequences between the query and the end of the stream.", "stream")
-        lag_seconds = gauge("lag_seconds", "Time between the last message read and the last message stored.", "stream")
+        lag_seconds = gauge(
+            "lag_seconds",
+            "Time between the last message read and the last message stored.",
+            "stream",
+        )
         rows = CounterMetricFamily("spark_jetstream_rows_read", "Rows that the query has read.", labels=_QUERY)
         written = CounterMetricFamily("spark_jetstream_rows_written", "Rows that the query has written.", labels=_QUERY)
         failures = CounterMetricFamily("spark_jetstream_query_failures", "Failures of the query.", labels=_QUERY[:1])
@@ -132,7 +142,11 @@ class QueryMetrics(Collector):
                 if state.up:
                     rows.add_metric(query, state.rows)
                     seen.add_metric(query, state.seen)
-                for family, value in ((written, state.written), (rate, state.rate), (seconds, state.seconds)):
+                for family, value in (
+                    (written, state.written),
+                    (rate, state.rate),
+                    (seconds, state.seconds),
+                ):
                     if value is not None:
                         family.add_metric(query, value)
                 for lag in state.lags.values():

@@ -35,8 +35,9 @@ Datasets = Iterable[tuple[str, str]]
 class OpenLineage:
     """Sends run events about a session's queries to an HTTP endpoint: ``JetStreamListener(openlineage=...)``.
 
-    A thread sends each event once. One that is not taken, or that comes while 1,000 wait, is lost, and logged. The
-    variable OPENLINEAGE_API_KEY is sent as a bearer token. docs/monitoring.md shows an event.
+    A thread sends each event once. One that is not taken, or that comes while 1,000 wait, is lost,
+    and logged. The variable OPENLINEAGE_API_KEY is sent as a bearer token. docs/monitoring.md shows
+    an event.
 
     Args:
         url: The endpoint, such as ``http://marquez:5000/api/v1/lineage``.
@@ -45,27 +46,43 @@ class OpenLineage:
         outputs: By name of a query, namespace and name of each dataset that it writes. Progress names none.
         namespace: The namespace of the jobs. A job has the name of its query.
 
-    Raises `ValueError` for a malformed URL; `OptionError`, which is one, for a ``url`` with a user or, after the host,
-    a character outside ASCII.
+    Raises `ValueError` for a malformed URL; `OptionError`, which is one, for a ``url`` with a user
+    or, after the host, a character outside ASCII.
     """
 
     def __init__(
-        self, url: str, *, servers: str, outputs: Mapping[str, Datasets] | None = None, namespace: str = "default"
+        self,
+        url: str,
+        *,
+        servers: str,
+        outputs: Mapping[str, Datasets] | None = None,
+        namespace: str = "default",
     ) -> None:
         self._url = urlsplit(url)
         reachable = self._url.scheme in _CONNECTIONS and self._url.hostname and self._url.port != 0
         if not reachable or "@" in self._url.netloc:
-            raise OptionError("url of OpenLineage must be http:// or https:// and a host, without a user")
+            raise OptionError(
+                "url of OpenLineage must be http:// or https:// and a host, without a user",
+            )
         if not f"{self._url.path}{self._url.query}".isascii():
-            raise OptionError("url of OpenLineage has a character outside ASCII after the host: percent-encode it")
+            raise OptionError(
+                "url of OpenLineage has a character outside ASCII after the host: percent-encode it",
+            )
         host = ConnectionOptions.from_spark({"servers": servers}).servers[0].split("/")[2]
         self._streams = f"nats://{host}" if host.rpartition(":")[2].isdigit() else f"nats://{host}:4222"
         named = (outputs or {}).items()
         self._outputs = {query: [{"namespace": place, "name": name} for place, name in each] for query, each in named}
         self._namespace = namespace
-        self._read: dict[str, dict[str, list[dict[str, int]]]] = {}  # by run: of its last micro-batch
+        self._read: dict[
+            str,
+            dict[str, list[dict[str, int]]],
+        ] = {}  # by run: of its last micro-batch
         self._waiting: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING)
-        self._thread = threading.Thread(target=self._post_all, name="spark-jetstream-openlineage", daemon=True)
+        self._thread = threading.Thread(
+            target=self._post_all,
+            name="spark-jetstream-openlineage",
+            daemon=True,
+        )
         self._thread.start()
         atexit.register(self.close)
 
@@ -78,7 +95,14 @@ class OpenLineage:
         if self._thread.is_alive():
             log.warning("OpenLineage at %s: the events that wait are lost", self._url.netloc)
 
-    def send(self, kind: str, run: str, query: str, progress: Any = None, failure: str | None = None) -> None:
+    def send(
+        self,
+        kind: str,
+        run: str,
+        query: str,
+        progress: Any = None,
+        failure: str | None = None,
+    ) -> None:
         """Let the thread send an event about a run of a query, with a micro-batch's progress or a failure's text.
 
         Raises `OffsetError` for the progress of a newer release.
@@ -91,8 +115,16 @@ class OpenLineage:
             facet = progress and _facet(schema, batch=progress.batchId, sequences=sequences)
             facets = {"sparkJetstream_sequences": facet} if facet else {}
             inputs.append({"namespace": self._streams, "name": stream, "inputFacets": facets})
-        job_type = _facet(f"{_SPEC}/facets/2-0-3/JobTypeJobFacet.json", processingType="STREAMING", integration="SPARK")
-        error = _facet(f"{_SPEC}/facets/1-0-1/ErrorMessageRunFacet.json", message=failure, programmingLanguage="JAVA")
+        job_type = _facet(
+            f"{_SPEC}/facets/2-0-3/JobTypeJobFacet.json",
+            processingType="STREAMING",
+            integration="SPARK",
+        )
+        error = _facet(
+            f"{_SPEC}/facets/1-0-1/ErrorMessageRunFacet.json",
+            message=failure,
+            programmingLanguage="JAVA",
+        )
         event = {
             "eventType": kind,
             "eventTime": datetime.now(timezone.utc).isoformat(),
@@ -125,7 +157,9 @@ class OpenLineage:
         key = os.environ.get("OPENLINEAGE_API_KEY")
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         path = self._url._replace(scheme="", netloc="", fragment="").geturl() or "/"
-        with contextlib.closing(_CONNECTIONS[self._url.scheme](self._url.netloc, timeout=_SECONDS)) as connection:
+        with contextlib.closing(
+            _CONNECTIONS[self._url.scheme](self._url.netloc, timeout=_SECONDS),
+        ) as connection:
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
             if answer.status // 100 != 2:  # a redirect, too, which would take the key elsewhere
@@ -133,10 +167,20 @@ class OpenLineage:
 
     def _lose(self, event: Mapping[str, Any], reason: str) -> None:
         kind, query = event["eventType"], event["job"]["name"]
-        log.warning("OpenLineage at %s: event %s of query %s is lost: %s", self._url.netloc, kind, query, reason)
+        log.warning(
+            "OpenLineage at %s: event %s of query %s is lost: %s",
+            self._url.netloc,
+            kind,
+            query,
+            reason,
+        )
 
 
 def _facet(schema: str, **fields: Any) -> dict[str, Any]:
     """Return a facet; its schema has one definition, of the file's name."""
     name = schema.rpartition("/")[2].removesuffix(".json")
-    return {"_producer": f"{_REPOSITORY}/tree/v{__version__}", "_schemaURL": f"{schema}#/$defs/{name}", **fields}
+    return {
+        "_producer": f"{_REPOSITORY}/tree/v{__version__}",
+        "_schemaURL": f"{schema}#/$defs/{name}",
+        **fields,
+    }

@@ -17,18 +17,20 @@ _REPEATS_END = "PythonMicroBatchStream"
 class StreamLag:
     """How far a query was behind the end of one stream when it reported its progress.
 
-    ``next`` is the next sequence that the query reads, ``latest`` one past the last message of the stream, with a
-    subject filter one past the last message that matches.
+    ``next`` is the next sequence that the query reads, ``latest`` one past the last message of the
+    stream, with a subject filter one past the last message that matches.
 
-    ``messages`` is the number of sequences from ``next`` up to ``latest``. It is 0 exactly when nothing is left to
-    read. Otherwise it is an upper bound: it includes deleted messages, and those that a subject filter leaves out.
+    ``messages`` is the number of sequences from ``next`` up to ``latest``. It is 0 exactly when
+    nothing is left to read. Otherwise it is an upper bound: it includes deleted messages, and those
+    that a subject filter leaves out.
 
-    ``seconds`` is the time at which the server stored the last message before ``latest`` minus the time at which it
-    stored the last message that the query read. It is 0.0 when nothing is left to read, and None when one of the two
-    times is not known, as before the first message.
+    ``seconds`` is the time at which the server stored the last message before ``latest`` minus the
+    time at which it stored the last message that the query read. It is 0.0 when nothing is left to
+    read, and None when one of the two times is not known, as before the first message.
 
-    ``latest``, ``messages`` and ``seconds`` are None when Spark does not report the end of the stream (4.0 and 4.1),
-    ``messages`` and ``seconds`` also when the stream was deleted and created again.
+    ``latest``, ``messages`` and ``seconds`` are None when Spark does not report the end of the
+    stream (4.0 and 4.1), ``messages`` and ``seconds`` also when the stream was deleted and created
+    again.
     """
 
     stream: str
@@ -41,8 +43,8 @@ class StreamLag:
 def lag(progress: Any) -> dict[str, StreamLag]:
     """Return how far a query is behind each stream, by stream name. Sends no request.
 
-    Of a stream that several sources of the query read, the one that is furthest behind counts. Sources of other formats
-    are left out.
+    Of a stream that several sources of the query read, the one that is furthest behind counts.
+    Sources of other formats are left out.
 
     Args:
         progress: ``query.lastProgress``, an element of ``query.recentProgress``, the event that a listener's
@@ -57,7 +59,9 @@ def lag(progress: Any) -> dict[str, StreamLag]:
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is None:
             continue
-        if latest == end and _REPEATS_END in source.get("description", "").partition("@")[0].split("."):
+        if latest == end and _REPEATS_END in source.get("description", "").partition("@")[0].split(
+            ".",
+        ):
             latest = None
         for name, position in end.streams.items():
             found = _lag(name, position, None if latest is None else latest.streams.get(name))
@@ -69,12 +73,16 @@ def lag(progress: Any) -> dict[str, StreamLag]:
 def ranges(progress: Any) -> dict[str, list[dict[str, int]]]:
     """Return the ``first`` and the ``last`` sequence of each stream that each source read in a micro-batch.
 
-    ``first`` is missing in the first micro-batch on Spark 4.0 and 4.1, which do not say where it began. The list is
-    empty for a stream of which nothing was read. Argument and errors are those of `lag`.
+    ``first`` is missing in the first micro-batch on Spark 4.0 and 4.1, which do not say where it
+    began. The list is empty for a stream of which nothing was read. Argument and errors are those
+    of `lag`.
     """
     found: dict[str, list[dict[str, int]]] = {}
     for source in _sources(progress):
-        start, end = _offset(source.get("startOffset")), _offset(source.get("endOffset")) or Offset({})
+        start, end = (
+            _offset(source.get("startOffset")),
+            _offset(source.get("endOffset")) or Offset({}),
+        )
         for name, position in end.streams.items():
             part, cuts = {"last": position.next - 1}, end.cuts
             before = None if start is None else start.streams.get(name)
@@ -82,7 +90,9 @@ def ranges(progress: Any) -> dict[str, list[dict[str, int]]]:
                 part["first"] = before.next
             elif start is not None or cuts or not source["numInputRows"]:
                 part["first"] = cuts[name][0] if name in cuts else position.next
-            found.setdefault(name, []).extend([part] if part.get("first", 1) <= part["last"] else [])
+            found.setdefault(name, []).extend(
+                [part] if part.get("first", 1) <= part["last"] else [],
+            )
     return found
 
 

@@ -29,10 +29,12 @@ class NatsCluster:
             ...
             cluster.restart(crashed)
 
-    It starts in less than a second. After a crash the servers need 4 to 9 seconds to elect new leaders.
+    It starts in less than a second. After a crash the servers need 4 to 9 seconds to elect new
+    leaders.
 
-    Servers are counted from 0. Each of `servers` is a `NatsServer` named `NAME-0`, `NAME-1`, ... with its monitoring
-    page on, and can be stopped, paused or given another `config`; `wait_ready` waits until the others work as one.
+    Servers are counted from 0. Each of `servers` is a `NatsServer` named `NAME-0`, `NAME-1`, ...
+    with its monitoring page on, and can be stopped, paused or given another `config`; `wait_ready`
+    waits until the others work as one.
     """
 
     def __init__(
@@ -50,12 +52,15 @@ class NatsCluster:
     ) -> None:
         """Neither starts servers nor takes ports. Arguments that are not named here are those of `NatsServer`.
 
-        A cluster has at least 2 servers. `port` is the client port of the first one, and the others have the ports
-        after it; by default all are free ports. `store_dir` gets a directory for each server. After `start_timeout`
-        seconds a cluster that is not ready, or a server that has not rejoined it, counts as failed.
+        A cluster has at least 2 servers. `port` is the client port of the first one, and the others
+        have the ports after it; by default all are free ports. `store_dir` gets a directory for
+        each server. After `start_timeout` seconds a cluster that is not ready, or a server that has
+        not rejoined it, counts as failed.
         """
         if size < 2:
-            raise ValueError(f"a cluster needs at least 2 servers, not {size}: use NatsServer for one")
+            raise ValueError(
+                f"a cluster needs at least 2 servers, not {size}: use NatsServer for one",
+            )
         self.name: Final = name
         self._start_timeout = start_timeout
         self._routes: list[PortLease] = []  # the ports between the servers, from the first start to `close`
@@ -92,7 +97,8 @@ class NatsCluster:
     def start(self) -> NatsCluster:
         """Start all servers that do not run, wait until the cluster is ready, and return it.
 
-        Raises `ServerStartError` when it was not ready in time; after a failed first start no server runs.
+        Raises `ServerStartError` when it was not ready in time; after a failed first start no
+        server runs.
         """
         first = not self._routes
         try:
@@ -129,22 +135,26 @@ class NatsCluster:
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until the servers that are up work as one. A majority must be up.
 
-        All agree on a JetStream meta leader that is up and finds them current. Each is healthy, so its replicas of
-        streams and consumers have caught up. Every stream and consumer with a majority of its replicas has a leader.
-        Raises `ServerStartError` after `timeout` seconds (default: `start_timeout` of the cluster).
+        All agree on a JetStream meta leader that is up and finds them current. Each is healthy, so
+        its replicas of streams and consumers have caught up. Every stream and consumer with a
+        majority of its replicas has a leader. Raises `ServerStartError` after `timeout` seconds
+        (default: `start_timeout` of the cluster).
         """
         limit = self._start_timeout if timeout is None else timeout
         poll(
             lambda: self._obstacle() is None or None,
             limit,
-            lambda: ServerStartError(f"the cluster was not ready after {limit:g} s: {self._obstacle()}"),
+            lambda: ServerStartError(
+                f"the cluster was not ready after {limit:g} s: {self._obstacle()}",
+            ),
         )
 
     def leader_of(self, stream: str, *, account: str | None = None, timeout: float = 30.0) -> int:
         """Return the index in `servers` of the leader of a stream, after an election if one is under way.
 
-        `account` is needed only if several accounts have a stream of this name. For some milliseconds after an election
-        the other servers may not know who answers for the stream's subjects. Raises `TimeoutError`.
+        `account` is needed only if several accounts have a stream of this name. For some
+        milliseconds after an election the other servers may not know who answers for the stream's
+        subjects. Raises `TimeoutError`.
         """
 
         def find() -> int | None:
@@ -154,7 +164,11 @@ class NatsCluster:
                         return self._servers.index(server)
             return None
 
-        return poll(find, timeout, lambda: TimeoutError(f"no server leads a stream {stream} after {timeout:g} s"))
+        return poll(
+            find,
+            timeout,
+            lambda: TimeoutError(f"no server leads a stream {stream} after {timeout:g} s"),
+        )
 
     def close(self) -> None:
         """Close all servers and remove their temporary directories. May be called again."""
@@ -205,10 +219,15 @@ def _replicas(server: NatsServer) -> Iterator[tuple[_Asset, bool, int]]:
         for stream in account.get("stream_detail") or ():
             for asset in (stream, *(stream.get("consumer_detail") or ())):
                 group = asset.get("cluster") or {}
-                # Only what a leader reports of itself: the others may not have noticed yet that it is gone.
+                # Only what a leader reports of itself: the others may not have noticed yet that it
+                # is gone.
                 leads = group.get("leader") == server.name
                 consumer = "" if asset is stream else asset["name"]
-                yield (account["name"], stream["name"], consumer), leads, 1 + len(group.get("replicas") or ())
+                yield (
+                    (account["name"], stream["name"], consumer),
+                    leads,
+                    1 + len(group.get("replicas") or ()),
+                )
 
 
 def _leaderless(active: Sequence[NatsServer]) -> str | None:

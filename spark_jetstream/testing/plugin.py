@@ -1,8 +1,8 @@
 """The pytest plugin: real nats-servers as fixtures.
 
-All tests of a session share `nats_server` and `nats_cluster`: each test must choose its own names of streams, and take
-a server from `nats_server_factory` if it stops the server. To start the shared servers with options, override the
-fixture that holds them:
+All tests of a session share `nats_server` and `nats_cluster`: each test must choose its own names
+of streams, and take a server from `nats_server_factory` if it stops the server. To start the shared
+servers with options, override the fixture that holds them:
 
     @pytest.fixture(scope="session")
     def nats_server_options():

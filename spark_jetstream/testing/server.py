@@ -17,7 +17,13 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from spark_jetstream.errors import ServerStartError
-from spark_jetstream.testing.process import LOOPBACK, DeathGuard, PortLease, find_server_binary, poll
+from spark_jetstream.testing.process import (
+    LOOPBACK,
+    DeathGuard,
+    PortLease,
+    find_server_binary,
+    poll,
+)
 
 _LOG_FILE: Final = "server.log"
 _PORT_ATTEMPTS: Final = 5
@@ -33,17 +39,21 @@ class NatsServer:
         with NatsServer() as server:
             spark.readStream.format("jetstream").option("servers", server.url)
 
-    The context manager starts the server, and at its end closes it: the process ends and its temporary directory is
-    removed. In between the server can be stopped, killed, paused and started again; it keeps its ports and its store.
-    `config` takes everything else, in the syntax of nats-server:
+    The context manager starts the server, and at its end closes it: the process ends and its
+    temporary directory is removed. In between the server can be stopped, killed, paused and started
+    again; it keeps its ports and its store. `config` takes everything else, in the syntax of
+    nats-server:
 
-        NatsServer(config='accounts { A { jetstream: enabled, users: [{user: ann, password: "..."}] } }')
+        NatsServer(config='accounts { A { jetstream: enabled, users: [{user: ann, password: "..."}]
+        } }')
 
-    A server that was not closed ends with the Python process, even if that is killed. In a forked child the server
-    counts as closed, and runs on for the parent. For Linux and macOS. Not thread-safe.
+    A server that was not closed ends with the Python process, even if that is killed. In a forked
+    child the server counts as closed, and runs on for the parent. For Linux and macOS. Not
+    thread-safe.
 
-    One class, though it has some thirty methods: each public one is a line of a table in docs/testing.md, and the
-    others are the steps of a start and of an end, which share the process, its guard, its directory and its ports.
+    One class, though it has some thirty methods: each public one is a line of a table in
+    docs/testing.md, and the others are the steps of a start and of an end, which share the process,
+    its guard, its directory and its ports.
     """
 
     def __init__(
@@ -81,7 +91,9 @@ class NatsServer:
             start_timeout: Seconds after which a server that is not ready counts as failed.
         """
         if config_file is not None and (port or store_dir or config or max_payload or websocket):
-            raise ValueError("a config_file has port, store_dir, max_payload and the rest of the configuration itself")
+            raise ValueError(
+                "a config_file has port, store_dir, max_payload and the rest of the configuration itself",
+            )
         self.name: Final = name
         self.config = config
         self._config_file = Path(config_file).absolute() if config_file is not None else None
@@ -92,14 +104,23 @@ class NatsServer:
         self.binary = binary
         self._start_timeout = start_timeout
         more = {"monitor": http_monitor, "websocket": websocket}
-        self._listeners = {"client": port or 0, **{name: 0 for name, wanted in more.items() if wanted}}
+        self._listeners = {
+            "client": port or 0,
+            **{name: 0 for name, wanted in more.items() if wanted},
+        }
         """The port that each listener must have, 0 for a free one, which the first start chooses."""
-        self._leases: dict[str, PortLease] = {}  # the port of each listener, from the first start on
+        self._leases: dict[
+            str,
+            PortLease,
+        ] = {}  # the port of each listener, from the first start on
         self._home: Path | None = None  # the temporary directory, from the first start to `close`
         self._process: subprocess.Popen[bytes] | None = None  # from a start until its end was waited for
         self._guard: DeathGuard | None = None  # as long as there is a process
         self._log_start = 0  # where the log of the last start begins; errors show no older lines
-        self._scheme, self._host = "nats", LOOPBACK  # of `url`: what the server wrote about its port at the last start
+        self._scheme, self._host = (
+            "nats",
+            LOOPBACK,
+        )  # of `url`: what the server wrote about its port at the last start
         self._paused = False  # set by `pause`, cleared by `resume` and by the end of the process
 
     @property
@@ -150,7 +171,8 @@ class NatsServer:
     def monitor(self, path: str) -> Any:
         """Return the JSON of a monitoring page, such as `/jsz?streams=true`; needs `http_monitor=True`.
 
-        Raises `OSError` or `http.client.HTTPException` when the server is down or did not answer within 5 seconds.
+        Raises `OSError` or `http.client.HTTPException` when the server is down or did not answer
+        within 5 seconds.
         """
         # http.client, because urllib would ask a proxy of the environment.
         client = http.client.HTTPConnection(LOOPBACK, self._port("monitor"), timeout=5.0)
@@ -169,8 +191,8 @@ class NatsServer:
     def start(self) -> NatsServer:
         """Start the server if it does not run, wait until it is ready, and return it.
 
-        If another process takes a free port before the server does, another port is chosen; a port that was given, or
-        that clients know already, stays.
+        If another process takes a free port before the server does, another port is chosen; a port
+        that was given, or that clients know already, stays.
 
         Raises:
             ServerStartError: There is no binary, the configuration is wrong, the port is taken, or the server was not
@@ -205,7 +227,9 @@ class NatsServer:
         """End the server (SIGTERM; SIGKILL after 10 seconds). It keeps its ports and store for `start`."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.send_signal(signal.SIGCONT)  # a paused process would not see the other one
+            self._process.send_signal(
+                signal.SIGCONT,
+            )  # a paused process would not see the other one
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_SECONDS)
         self.kill()
@@ -224,7 +248,8 @@ class NatsServer:
     def pause(self) -> None:
         """Freeze the process (SIGSTOP), and return when it is frozen: connections stay open and nothing answers.
 
-        Does nothing if it is paused. Like `resume`, raises RuntimeError if the server is not running.
+        Does nothing if it is paused. Like `resume`, raises RuntimeError if the server is not
+        running.
         """
         if self.paused:
             return
@@ -267,13 +292,15 @@ class NatsServer:
 
     def _command(self) -> list[str]:
         home = self._directory()
-        # nats-server takes the last of a repeated key, and flags win over the file. The user's text comes first, so
-        # that the line numbers in errors are right.
+        # nats-server takes the last of a repeated key, and flags win over the file. The user's text
+        # comes first, so that the line numbers in errors are right.
         lines = [self.config or ""]
         if self._max_payload is not None:
             lines.append(f"max_payload: {self._max_payload}")
         if "websocket" in self._listeners:
-            lines.append(f'websocket {{ host: "{LOOPBACK}", port: {self._port("websocket")}, no_tls: true }}')
+            lines.append(
+                f'websocket {{ host: "{LOOPBACK}", port: {self._port("websocket")}, no_tls: true }}',
+            )
         config = home / "server.conf"
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         command = [str(self.binary or find_server_binary()), "-l", str(home / _LOG_FILE)]
@@ -298,7 +325,11 @@ class NatsServer:
             with log.open("ab") as output:
                 # A session of its own, so that Ctrl-C reaches Python and not the server.
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
                 )
             self._guard.watch(self._process.pid)
             url = poll(self._ready, self._start_timeout, self._failure)
@@ -310,7 +341,9 @@ class NatsServer:
         except BaseException as error:
             self.kill()
             if isinstance(error, OSError):
-                raise ServerStartError(f"nats-server did not start: {error.strerror or error}") from error
+                raise ServerStartError(
+                    f"nats-server did not start: {error.strerror or error}",
+                ) from error
             raise
 
     def _ready(self) -> SplitResult | None:
@@ -367,8 +400,8 @@ def _close_forgotten() -> None:
 
 
 def _disown_in_child() -> None:
-    # The guard's pipe must close when the parent dies, even if a child lives on. The clean-up at the child's exit must
-    # not end the parent's server.
+    # The guard's pipe must close when the parent dies, even if a child lives on. The clean-up at
+    # the child's exit must not end the parent's server.
     for server in _open_servers:
         if server._guard is not None:
             server._guard.abandon()
