@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit
 
@@ -26,11 +25,9 @@ def info(run: Run) -> None:
     """
     account_info = run.admin.account.info()
     server = run.admin.account.server(account_info)
-    data = {
-        **as_data(account_info),
-        "server": {"version": server.version, "max_payload": server.max_payload},
-    }
-    since = server.api_since if server.api_since.startswith("before") else f"server {server.api_since}"
+    since = server.api_since
+    if not since.startswith("before"):
+        since = f"server {since}"
     pairs = {
         "server": server.version,
         "API level": f"{server.api_level} ({since})",
@@ -41,38 +38,30 @@ def info(run: Run) -> None:
         "API requests in progress": f"{account_info.api.inflight:,}",
         **dict(_rules(account_info)),
     }
-    run.out.record(pairs, data=data)
-    columns = [
-        *(["tier"] if account_info.tiers else []),
-        "",
-        "used",
-        "reserved",
-        "limit",
-        "% used",
-        "% reserved",
-    ]
+    server_data = {"version": server.version, "max_payload": server.max_payload}
+    run.out.record(pairs, data={**as_data(account_info), "server": server_data})
     run.out.text("")
-    run.out.table(_usage(account_info), {name: itemgetter(name) for name in columns})
+    run.out.table(_usage(account_info), dict)
 
 
 @command(account, "backup", example="account backup /backups/2026-03-01")
-def backup(run: Run, target: Annotated[str, Argument(help="The directory that is made.")]) -> None:
+def backup(
+    run: Run,
+    target: Annotated[str, Argument(help="The directory that is made.")],
+) -> None:
     """Save all streams of the account, buckets included, with their consumers, as "stream backup" does.
 
     They are saved one after the other. The target is there when all are; else TARGET.part has those
     that could be.
     """
+    names = []
+    size = 0
     with run.out.progress("Saving streams", in_bytes=False) as progress:
-        saved = [made.manifest for made in run.admin.account.backup(target, progress=progress)]
-    names, size = (
-        [manifest.stream for manifest in saved],
-        sum(manifest.data_bytes for manifest in saved),
-    )
-    run.out.done(
-        f"{counted(len(names), 'stream')} saved at {target}, {sized(size)}",
-        path=target,
-        streams=names,
-    )
+        for made in run.admin.account.backup(target, progress=progress):
+            names.append(made.manifest.stream)
+            size += made.manifest.data_bytes
+    sentence = f"{counted(len(names), 'stream')} saved at {target}, {sized(size)}"
+    run.out.done(sentence, path=target, streams=names)
 
 
 @command(account, "restore", example="account restore /backups/2026-03-01")
@@ -81,8 +70,9 @@ def restore(run: Run, source: Annotated[str, Argument(help='What "account backup
     with run.out.progress("Restoring streams", in_bytes=False) as progress:
         restored = run.admin.account.restore(source, progress=progress)
     changes = {made.info.config.name: list(made.differences) for made in restored}
-    for change in (f"stream {name} is not as it was: {change}" for name in changes for change in changes[name]):
-        run.out.note(change)
+    for name, differences in changes.items():
+        for difference in differences:
+            run.out.note(f"stream {name} is not as it was: {difference}")
     run.out.done(
         f"{counted(len(changes), 'stream')} restored from {source}",
         source=source,
@@ -92,33 +82,42 @@ def restore(run: Run, source: Annotated[str, Argument(help='What "account backup
         raise Exit(FAILED)
 
 
-def _usage(info: AccountInfo) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table. What is reserved is what streams with ``max_bytes`` have set aside."""
+def _usage(info: AccountInfo) -> Iterator[dict[str, object]]:
+    """Yield the rows of the table; streams with ``max_bytes`` make what is reserved."""
     for tier, usage in (info.tiers or {"": info}).items():
         limits = usage.limits
-        for what, used, limit, reserved in (
-            ("storage", usage.storage, limits.max_storage, usage.reserved_storage),
-            ("memory", usage.memory, limits.max_memory, usage.reserved_memory),
-            ("streams", usage.streams, limits.max_streams, None),
-            ("consumers", usage.consumers, limits.max_consumers, None),
-        ):
-            number = rough(limit) if isinstance(limit, Bytes) else f"{limit:,}"
-            row: dict[str, Any] = {
-                "tier": tier,
-                "": what,
-                "used": used,
-                "reserved": reserved,
-                "limit": number,
-            }
-            if limit < 0:
-                row["limit"] = "no limit"
-            elif what == "consumers":
-                row["limit"] += " each stream"
-            of = -1 if what == "consumers" else limit  # a limit of each stream is none of the sum
-            yield row | {"% used": _share(used, of), "% reserved": _share(reserved, of)}
+        # An account without tiers needs no column for them.
+        begin = {"tier": tier} if info.tiers else {}
+        storage = usage.storage, usage.reserved_storage, limits.max_storage
+        memory = usage.memory, usage.reserved_memory, limits.max_memory
+        yield {**begin, "": "storage", **_share_of(*storage)}
+        yield {**begin, "": "memory", **_share_of(*memory)}
+        yield {**begin, "": "streams", **_share_of(usage.streams, None, limits.max_streams)}
+        # Each stream may have this number of consumers: the sum has no limit.
+        consumers = _share_of(usage.consumers, None, -1)
+        if limits.max_consumers >= 0:
+            consumers["limit"] = f"{limits.max_consumers:,} each stream"
+        yield {**begin, "": "consumers", **consumers}
 
 
-def _share(amount: int | None, limit: int) -> str:
+def _share_of(used: int, reserved: int | None, limit: int) -> dict[str, object]:
+    """Return the cells of a row that compare what is used and reserved with a limit."""
+    return {
+        "used": used,
+        "reserved": reserved,
+        "limit": _limit(limit),
+        "% used": _percentage(used, limit),
+        "% reserved": _percentage(reserved, limit),
+    }
+
+
+def _limit(limit: int) -> str:
+    if limit < 0:
+        return "no limit"
+    return rough(limit) if isinstance(limit, Bytes) else f"{limit:,}"
+
+
+def _percentage(amount: int | None, limit: int) -> str:
     if amount is None or limit < 0:
         return ""
     return f"{100 * amount / limit:.1f}%" if limit else "none allowed"

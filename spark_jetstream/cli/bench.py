@@ -6,6 +6,9 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -18,8 +21,13 @@ from spark_jetstream.protocol.conventions import bench_stream
 from spark_jetstream.protocol.units import counted
 
 if TYPE_CHECKING:
+    from spark_jetstream.admin.models.streams import StreamInfo
     from spark_jetstream.bench import Rate
     from spark_jetstream.protocol.columns import MessageRun
+    from spark_jetstream.protocol.stream import SequenceRange
+    from spark_jetstream.streams.pull import PullSettings
+
+    Reader = Callable[..., Iterator[MessageRun]]
 
 group = typer.Typer()
 
@@ -74,77 +82,124 @@ def measure(
     side, and on who else uses the servers.
     """
     from spark_jetstream import bench
-    from spark_jetstream.admin.api import publish_subject
-    from spark_jetstream.options import SinkOptions
 
-    admin = run.admin
-    latencies: list[float] = []
     if stream is not None:
         if subject is not None:
             raise BadParameter("SUBJECT is written to and --stream only read: give one of them")
-        settings: dict[str, Any] = {"stream": stream, "messages": messages}
         run.out.text(
             f"Up to {messages:,} messages of stream {stream}, read by one task, without Spark",
             "bold",
         )
         rates = _read(run, stream, messages, batch, direct)
-    else:
-        own, first, kept = bench_stream(), 1, str(storage)
-        base = own if subject is None else publish_subject(subject)
-        names = [base] if subjects == 1 else [f"{base}.{number}" for number in range(subjects)]
-        filter_ = base if subjects == 1 else f"{base}.*"
-        there = None if subject is None else next(admin.streams.names(filter_), None)
-        if there is not None:
-            info = admin.streams.load(there)
-            kept, replicas, first = (
-                info.config.storage,
-                info.config.num_replicas,
-                info.state.last_seq + 1,
-            )
-            run.out.confirm(
-                f"Write {counted(messages + single, 'message')} to stream {there}?",
-                force=force,
-            )
-        settings = {"messages": messages, "size": size, "subjects": subjects, "storage": kept}
-        settings |= {"replicas": replicas, "delivery": delivery}
-        settings |= {} if subject is None else {"subject": subject, "stream": there}
-        load = f"{counted(messages, 'message')} of {counted(size, 'byte')} on {counted(subjects, 'subject')}"
-        load += f"{f' of stream {there}' if there else ''}, {kept}, {counted(replicas, 'replica')}"
-        run.out.text(f"{load}; one task at a time, without Spark", "bold")
-        made = _stream_of_its_own(run, own, filter_, kept, replicas)
-        with made if there is None else contextlib.nullcontext(there) as name:
-            data = bench.payload(size)
-            options = SinkOptions.from_spark(
-                {"stream": name, "delivery": delivery},
-                streaming=False,
-            )
-            options = options.model_copy(update={"connection": admin.options})
-            with run.out.progress("writing", in_bytes=False) as tell:
-                rates = [bench.write(run.connect, options, names, messages, data, tell)]
-            rates += _read(
-                run,
-                name,
-                messages,
-                batch,
-                direct,
-                first,
-                () if there is None else (filter_,),
-            )
-            if single:
-                with run.out.progress("one at a time", in_bytes=False) as tell:
-                    latencies = bench.latencies(run.connect(), names[0], single, data, tell)
+        _show(run, {"stream": stream, "messages": messages}, rates, [])
+        return
+
+    target = _target(run, subject, subjects, storage, replicas)
+    if not target.made:
+        written = counted(messages + single, "message")
+        run.out.confirm(f"Write {written} to stream {target.stream}?", force=force)
+    settings: dict[str, Any] = {
+        "messages": messages,
+        "size": size,
+        "subjects": subjects,
+        "storage": target.storage,
+        "replicas": target.replicas,
+        "delivery": delivery,
+    }
+    if subject is not None:
+        settings |= {"subject": subject, "stream": None if target.made else target.stream}
+    load = f"{counted(messages, 'message')} of {counted(size, 'byte')}"
+    run.out.text(f"{load} on {target}; one task at a time, without Spark", "bold")
+
+    data = bench.payload(size)
+    latencies: list[float] = []
+    with _storing(run, target) as name:
+        rates = [_write(run, name, target.subjects, messages, data, delivery)]
+        # A stream of the user may get other messages meanwhile, and has older ones.
+        filters = () if target.made else (target.filter,)
+        rates += _read(run, name, messages, batch, direct, target.first, filters)
+        if single:
+            with run.out.progress("one at a time", in_bytes=False) as tell:
+                connection = run.connect()
+                latencies = bench.latencies(connection, target.subjects[0], single, data, tell)
     _show(run, settings, rates, latencies)
 
 
+@dataclass(frozen=True)
+class _Target:
+    """The subjects and the stream that messages are written to."""
+
+    subjects: list[str]
+    filter: str
+    """Matches all subjects."""
+    stream: str
+    made: bool
+    """Whether the command makes the stream, and deletes it."""
+    first: int
+    """The sequence of the first message that is written, or a lower one."""
+    storage: str
+    replicas: int
+
+    def __str__(self) -> str:
+        """Return the target for people."""
+        place = counted(len(self.subjects), "subject")
+        if not self.made:
+            place += f" of stream {self.stream}"
+        return f"{place}, {self.storage}, {counted(self.replicas, 'replica')}"
+
+
+def _target(run: Run, subject: str | None, subjects: int, storage: str, replicas: int) -> _Target:
+    """Return the target of a write: the stream that stores ``subject``, if there is one."""
+    from spark_jetstream.admin.api import publish_subject
+
+    own = bench_stream()
+    base = own if subject is None else publish_subject(subject)
+    names = [base]
+    filter_ = base
+    if subjects > 1:
+        names = [f"{base}.{number}" for number in range(subjects)]
+        filter_ = f"{base}.*"
+    stream = None
+    if subject is not None:
+        stream = next(run.admin.streams.names(filter_), None)
+    if stream is None:
+        return _Target(
+            names,
+            filter_,
+            stream=own,
+            made=True,
+            first=1,
+            storage=storage,
+            replicas=replicas,
+        )
+    info = run.admin.streams.load(stream)
+    return _Target(
+        names,
+        filter_,
+        stream=stream,
+        made=False,
+        first=info.state.last_seq + 1,
+        storage=info.config.storage,
+        replicas=info.config.num_replicas,
+    )
+
+
+def _storing(run: Run, target: _Target) -> AbstractContextManager[str]:
+    """Return a context with the name of the stream that stores the messages."""
+    if not target.made:
+        return contextlib.nullcontext(target.stream)
+    return _stream_of_its_own(run, target)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    """Unwind the stack after a signal, as Ctrl-C does."""
+    sys.exit(128 + number)
+
+
 @contextlib.contextmanager
-def _stream_of_its_own(
-    run: Run,
-    name: str,
-    subject: str,
-    storage: str,
-    replicas: int,
-) -> Iterator[str]:
-    """Yield the name of a stream that is made, and gone at the end, also when SIGTERM or SIGHUP ends the process."""
+def _stream_of_its_own(run: Run, target: _Target) -> Iterator[str]:
+    """Yield the name of a stream that is made, and deleted at the end, also after a signal."""
+    name = target.stream
 
     def delete() -> None:
         try:
@@ -152,30 +207,53 @@ def _stream_of_its_own(
         except JetStreamError as error:
             run.out.note(f"stream {name} is still there, delete it: {error}")
 
-    run.admin.account.connected()  # while a signal still ends the command, and there is nothing to delete
-    came: list[int] = []
-    ending = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]  # nohup ignores one
-    # They unwind the stack, as Ctrl-C does.
-    ending_in_order = handling(lambda number, frame: sys.exit(128 + number), *ending)
-    with ending_in_order, contextlib.ExitStack() as at_the_end:
+    received: list[int] = []
+
+    def hold_back(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    # A signal still ends the command while it connects, and there is nothing to delete.
+    run.admin.account.connected()
+    # A signal that is ignored, as SIGHUP under nohup, stays so.
+    ending = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    with handling(_exit, *ending), contextlib.ExitStack() as at_the_end:
         at_the_end.callback(delete)
         try:
             # The server may carry out a deletion before the creation that it follows.
-            with handling(lambda number, frame: came.append(number), signal.SIGINT, *ending):
+            with handling(hold_back, signal.SIGINT, *ending):
                 run.admin.streams.create(
                     name=name,
-                    subjects=[subject],
-                    storage=storage,
-                    num_replicas=replicas,
+                    subjects=[target.filter],
+                    storage=target.storage,
+                    num_replicas=target.replicas,
                     max_age=_LEFT_FOR,
                     description="made by spark-jetstream bench, to be deleted",
                 )
         except (NoResponders, PermissionDenied):  # it was never made
             at_the_end.pop_all()
             raise
-        for number in came:
+        for number in received:
             signal.raise_signal(number)
         yield name
+
+
+def _write(
+    run: Run,
+    stream: str,
+    subjects: list[str],
+    messages: int,
+    data: bytes,
+    delivery: str,
+) -> Rate:
+    """Write messages as one task of the sink does."""
+    from spark_jetstream import bench
+    from spark_jetstream.options import SinkOptions
+
+    given = {"stream": stream, "delivery": delivery}
+    options = SinkOptions.from_spark(given, streaming=False)
+    options = options.model_copy(update={"connection": run.admin.options})
+    with run.out.progress("writing", in_bytes=False) as tell:
+        return bench.write(run.connect, options, subjects, messages, data, tell)
 
 
 def _read(
@@ -189,71 +267,105 @@ def _read(
 ) -> list[Rate]:
     """Read the first messages of a stream; with ``filters``, all from ``first`` on that match."""
     from spark_jetstream.bench import read
-    from spark_jetstream.options import SourceOptions
-    from spark_jetstream.protocol.features import DIRECT_BATCHES
-    from spark_jetstream.protocol.stream import SequenceRange
-    from spark_jetstream.streams.direct import read_direct
-    from spark_jetstream.streams.pull import PullSettings, read_range
 
     info = run.admin.streams.load(name)
+    settings = _pull_settings(run, name, batch)
+    part = _part(info, messages, first, filters)
+    if part is None:
+        run.out.note(f"stream {name} is empty: there is nothing to read")
+        return []
+    rates = []
+    for way, reader in _readers(run, info, direct=direct).items():
+        with run.out.progress(way, in_bytes=False) as tell:
+            rates.append(read(way, reader(run.connect, part, settings, "bench"), part, tell))
+    return rates
+
+
+def _part(
+    info: StreamInfo,
+    messages: int,
+    first: int,
+    filters: tuple[str, ...],
+) -> SequenceRange | None:
+    """Return the sequences that are read; None if there are none."""
+    from spark_jetstream.protocol.stream import SequenceRange
+
     state = info.state
-    given = {"stream": name} | ({"fetchBatch": str(batch)} if batch is not None else {})
+    first = max(first, state.first_seq)
+    end = state.last_seq + 1
+    if not filters:
+        end = min(first + messages, end)
+    if end <= first:
+        return None
+    # Without gaps and filters, each sequence has a message.
+    gapless = state.num_deleted == 0 and info.config.mirror is None and not filters
+    count = end - first if gapless else None
+    return SequenceRange(info.config.name, first, end, count, info.created, filters)
+
+
+def _pull_settings(run: Run, stream: str, batch: int | None) -> PullSettings:
+    """Return the settings that the source has with its defaults, or with this batch."""
+    from spark_jetstream.options import SourceOptions
+    from spark_jetstream.streams.pull import PullSettings
+
+    given = {"stream": stream}
+    if batch is not None:
+        given["fetchBatch"] = str(batch)
     options = SourceOptions.from_spark(given, streaming=True)
-    patience = run.admin.options.retry_timeout
-    settings = PullSettings(
+    return PullSettings(
         options.fetch_batch,
         options.fetch_max_bytes,
         options.fetch_timeout,
-        patience,
+        run.admin.options.retry_timeout,
         True,
     )
-    first, end = max(first, state.first_seq), state.last_seq + 1
-    end = end if filters else min(first + messages, end)
-    if end <= first:
-        run.out.note(f"stream {name} is empty: there is nothing to read")
-        return []
-    whole = state.num_deleted == 0 and info.config.mirror is None and not filters
-    part = SequenceRange(name, first, end, end - first if whole else None, info.created, filters)
-    readers: dict[str, Callable[..., Iterator[MessageRun]]] = {}
-    if info.config.retention == "limits":
+
+
+def _readers(run: Run, info: StreamInfo, *, direct: bool) -> dict[str, Reader]:
+    """Return the ways to read that the stream allows, each with its function."""
+    from spark_jetstream.protocol.features import DIRECT_BATCHES
+    from spark_jetstream.streams.direct import read_direct
+    from spark_jetstream.streams.pull import read_range
+
+    config = info.config
+    readers: dict[str, Reader] = {}
+    if config.retention == "limits":
         readers["source, readWith=consumer"] = read_range
     else:
-        # There a consumer is part of what decides which messages stay.
-        run.out.note(
-            f"stream {name} has {info.config.retention} retention: it is read by direct gets only",
-        )
-    if direct and info.config.allow_direct and run.connect().can(DIRECT_BATCHES):
+        # With another retention, a consumer decides with others which messages stay.
+        retention = f"stream {config.name} has {config.retention} retention"
+        run.out.note(f"{retention}: it is read by direct gets only")
+    if not direct:
+        return readers
+    if config.allow_direct and run.connect().can(DIRECT_BATCHES):
         readers["source, readWith=direct"] = read_direct
-    elif direct:
-        run.out.note(
-            "direct gets are left out: they need allow_direct on the stream, and nats-server 2.11",
-        )
-    rates = []
-    for what, reader in readers.items():
-        with run.out.progress(what, in_bytes=False) as tell:
-            rates.append(read(what, reader(run.connect, part, settings, "bench"), part, tell))
-    return rates
+    else:
+        needs = "allow_direct on the stream, and nats-server 2.11"
+        run.out.note(f"direct gets are left out: they need {needs}")
+    return readers
 
 
 def _show(run: Run, settings: dict[str, Any], rates: list[Rate], latencies: list[float]) -> None:
     from spark_jetstream.bench import percentile
 
-    taken = {name: percentile(latencies, percent) for name, percent in _PERCENTILES.items() if latencies}
+    taken: dict[str, float] = {}
+    if latencies:
+        taken = {name: percentile(latencies, share) for name, share in _PERCENTILES.items()}
     data: dict[str, Any] = {"settings": settings, "rates": [rate.data() for rate in rates]}
     if latencies:
         data["latency_seconds"] = {"count": len(latencies), **taken}
     run.out.json(data)
-    run.out.table(
-        rates,
-        {
-            "measured": lambda rate: rate.what,
-            "messages": lambda rate: rate.messages,
-            "messages/s": lambda rate: round(rate.messages_per_second),
-            "MB/s": lambda rate: rate.megabytes_per_second,
-            "seconds": lambda rate: rate.seconds,
-        },
-        empty="nothing was measured",
-    )
+    run.out.table(rates, _row, empty="nothing was measured")
     if latencies:
         times = ", ".join(f"{name} {seconds * 1000:,.2f}" for name, seconds in taken.items())
         run.out.text(f"one at a time, {len(latencies):,} acknowledged publishes, ms: {times}")
+
+
+def _row(rate: Rate) -> dict[str, object]:
+    return {
+        "measured": rate.what,
+        "messages": rate.messages,
+        "messages/s": round(rate.messages_per_second),
+        "MB/s": rate.megabytes_per_second,
+        "seconds": rate.seconds,
+    }

@@ -47,11 +47,11 @@ def show(
     *,
     data: Mapping[str, object],
 ) -> None:
-    """Print settings, updated with ``more``, and the servers that keep the bucket; as JSON, ``data``."""
+    """Print settings, updated with ``more``, and the servers of the bucket; as JSON, ``data``."""
     from spark_jetstream.admin.models.streams import NO_LIMIT, replicas
 
-    pairs = {
-        **{name.replace("_", " "): listed(getattr(info, name)) for name in names},
+    pairs = {name.replace("_", " "): listed(getattr(info, name)) for name in names}
+    pairs |= {
         "ttl": info.ttl or NO_LIMIT,
         "max bytes": limit(info.max_bytes),
         "sealed": "yes" if info.sealed else "",
@@ -71,8 +71,13 @@ def limit(size: Bytes) -> object:
 
 def create(run: Run, buckets: Buckets[Any, Any], bucket: str, fields: Mapping[str, Any]) -> Any:
     """Create a bucket, with a note if it existed already, and return its info."""
-    load, make = partial(buckets.load, bucket), partial(buckets.create, bucket, fields)
-    return created(run, lambda info: f"bucket {info.bucket}", load, make)
+    load = partial(buckets.load, bucket)
+    make = partial(buckets.create, bucket, fields)
+    return created(run, _noun, load, make)
+
+
+def _noun(info: AnyBucketInfo) -> str:
+    return f"bucket {info.bucket}"
 
 
 def edit(
@@ -88,14 +93,8 @@ def edit(
     if not fields:
         raise BadParameter("say what to change: an option for each field, or --unset FIELD")
     differences = buckets.plan(bucket, **fields)
-    change(
-        run,
-        {"bucket": bucket},
-        differences,
-        lambda: buckets.update(bucket, **fields),
-        force=force,
-        dry_run=dry_run,
-    )
+    update = partial(buckets.update, bucket, **fields)
+    change(run, {"bucket": bucket}, differences, update, force=force, dry_run=dry_run)
 
 
 def remove(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:
@@ -114,9 +113,11 @@ def print_changes(
     count: int | None,
     timeout: Nanoseconds | None,
 ) -> None:
-    """Print a line for each change of a bucket as it comes, at most ``count``. The command ends with 1 after fewer."""
-    changes = watch(timeout=None if timeout is None else timeout / 1e9)
-    seen = run.out.lines(islice((item for item in changes if item is not None), count), line, data=data)
+    """Print a line for each change of a bucket, at most ``count``; the command ends with 1 after fewer."""
+    seconds = None if timeout is None else timeout / 1e9
+    # A watch yields None once, between the present state and the changes.
+    changes = (change for change in watch(timeout=seconds) if change is not None)
+    seen = run.out.lines(islice(changes, count), line, data=data)
     if count is not None and seen < count:
         run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")
         raise Exit(FAILED)

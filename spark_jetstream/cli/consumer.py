@@ -33,7 +33,7 @@ from spark_jetstream.protocol.units import Bytes, Nanoseconds, counted
 
 if TYPE_CHECKING:
     from spark_jetstream.admin.deliveries import DeliveredMessage
-    from spark_jetstream.admin.models.consumers import ConsumerInfo, SequenceInfo
+    from spark_jetstream.admin.models.consumers import ConsumerInfo, PriorityGroup, SequenceInfo
 
 AnyStream = Annotated[
     str | None,
@@ -50,34 +50,33 @@ consumers = group("consumer", "Consumers: list, create, change, pause, reset, tr
 @command(consumers, "ls", example="consumer ls ORDERS")
 def show_all(run: Run, stream: StreamName) -> None:
     """List the consumers of a stream: kind, filters, and how many messages they have yet to deliver."""
-    run.out.table(
-        run.admin.consumers.infos(stream),
-        _columns(),
-        data=as_data,
-        empty="there are no consumers",
-    )
+    infos = run.admin.consumers.infos(stream)
+    run.out.table(infos, _row, data=as_data, empty="there are no consumers")
 
 
 @command(consumers, "find", example="consumer find ORDERS --idle 1h --pending 1000 --invert")
 @arguments.with_fields("consumers", (), creates=True)
 def find(run: Run, fields: dict[str, Any], stream: AnyStream = None) -> None:
     """List the consumers that meet all criteria."""
-    columns = {"stream": lambda info: info.stream_name, **_columns()}
     infos = run.admin.consumers.find(stream, **fields)
-    run.out.table(infos, columns, data=as_data, empty="no consumer meets all criteria")
+    run.out.table(infos, _found_row, data=as_data, empty="no consumer meets all criteria")
 
 
-def _columns() -> dict[str, Callable[[ConsumerInfo], object]]:
+def _found_row(info: ConsumerInfo) -> dict[str, object]:
+    return {"stream": info.stream_name, **_row(info)}
+
+
+def _row(info: ConsumerInfo) -> dict[str, object]:
     return {
-        "name": lambda info: info.name,
-        "kind": _kind,
-        "filters": lambda info: ", ".join(info.config.filters),
-        "ack": lambda info: info.config.ack_policy,
-        "pending": lambda info: info.num_pending,
-        "waiting for ack": lambda info: info.num_ack_pending,
-        "redelivered": lambda info: info.num_redelivered,
-        "created": lambda info: to_the_second(info.created),
-        "": _remarks,
+        "name": info.name,
+        "kind": _kind(info),
+        "filters": ", ".join(info.config.filters),
+        "ack": info.config.ack_policy,
+        "pending": info.num_pending,
+        "waiting for ack": info.num_ack_pending,
+        "redelivered": info.num_redelivered,
+        "created": to_the_second(info.created),
+        "": _remarks(info),
     }
 
 
@@ -101,8 +100,11 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
     for.
     """
     consumer = run.admin.consumers.load(stream, name)
-    lost = f", which has {counted(consumer.lag, 'message')} to process" if consumer.lag else ""
-    lost += ", and by which a Spark query keeps its position" if RUN in consumer.config.metadata else ""
+    lost = ""
+    if consumer.lag:
+        lost += f", which has {counted(consumer.lag, 'message')} to process"
+    if RUN in consumer.config.metadata:
+        lost += ", and by which a Spark query keeps its position"
     run.out.confirm(f"Delete consumer {name} of stream {stream}{lost}?", force=force)
     run.admin.consumers.delete(stream, name)
     run.out.done(
@@ -115,49 +117,56 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
 
 def print_consumer(run: Run, info: ConsumerInfo) -> None:
     """Print the configuration and the state of a consumer; as JSON, what the API returned."""
-    from spark_jetstream.admin.models.streams import replicas
+    title = f"Consumer {info.name} of stream {info.stream_name}"
+    run.out.record(_configuration(info), data=as_data(info), title=title)
+    run.out.text("")
+    run.out.record(_state(info), title="State")
+
+
+def _configuration(info: ConsumerInfo) -> dict[str, object]:
+    """Return the kind, the time of creation, and the fields that the server has set."""
     from spark_jetstream.cli.field_options import field_words
 
-    pairs = {
-        "kind": _kind(info),
-        "created": info.created,
-        **{
-            name: field_words(info.config, name)
-            for name in info.config.field_names
-            if name in info.config.model_fields_set and name not in ("name", "durable_name")
-        },
-    }
-    run.out.record(
-        pairs,
-        data=as_data(info),
-        title=f"Consumer {info.name} of stream {info.stream_name}",
-    )
-    run.out.text("")
-    state = {
+    config = info.config
+    shown: dict[str, object] = {"kind": _kind(info), "created": info.created}
+    for name in config.field_names:
+        # The title has the name.
+        if name in config.model_fields_set and name not in ("name", "durable_name"):
+            shown[name] = field_words(config, name)
+    return shown
+
+
+def _state(info: ConsumerInfo) -> dict[str, object]:
+    from spark_jetstream.admin.models.streams import replicas
+
+    return {
         "to be delivered": f"{info.num_pending:,}",
         "waiting for ack": f"{info.num_ack_pending:,}",
         "redelivered": f"{info.num_redelivered:,}",
         "pulls that wait": "" if info.config.push else f"{info.num_waiting:,}",
         "last delivered": _position(info.delivered, info),
         "all acknowledged up to": _position(info.ack_floor, info),
-        "priority groups": "; ".join(
-            f"{group.group}: pinned to {group.pinned_client_id} since {group.pinned_ts}"
-            if group.pinned_client_id
-            else f"{group.group}: no client is pinned"
-            for group in info.priority_groups
-        ),
+        "priority groups": "; ".join(map(_pinned, info.priority_groups)),
         "servers": ", ".join(map(server_text, replicas(info.cluster))),
         "remarks": _remarks(info),
     }
-    run.out.record(state, title="State")
+
+
+def _pinned(group: PriorityGroup) -> str:
+    """Return the client that is pinned to a priority group, and since when."""
+    if not group.pinned_client_id:
+        return f"{group.group}: no client is pinned"
+    return f"{group.group}: pinned to {group.pinned_client_id} since {group.pinned_ts}"
 
 
 def _kind(info: ConsumerInfo) -> str:
-    return f"{'push' if info.config.push else 'pull'}, {'durable' if info.config.durable_name else 'ephemeral'}"
+    delivery = "push" if info.config.push else "pull"
+    life = "durable" if info.config.durable_name else "ephemeral"
+    return f"{delivery}, {life}"
 
 
 def _remarks(info: ConsumerInfo) -> str:
-    """Return the push subject, priority groups, the Spark query and the pause of a consumer, if any."""
+    """Return the push subject, priority groups, Spark query and pause of a consumer, if any."""
     config = info.config
     remarks = []
     if config.push:
@@ -174,12 +183,15 @@ def _remarks(info: ConsumerInfo) -> str:
 
 
 def _position(at: SequenceInfo, info: ConsumerInfo) -> str:
+    """Return the sequences of a delivery or an acknowledgement, and how long ago it was."""
     if not at.consumer_seq and not at.stream_seq:
         return "nothing"
-    when = ""
-    if at.last_active is not None and not at.last_active.never and not info.ts.never:
-        when = f", {ago(Nanoseconds(max(0, info.ts.nanoseconds - at.last_active.nanoseconds)))}"
-    return f"stream sequence {at.stream_seq:,}, delivery {at.consumer_seq:,}{when}"
+    position = f"stream sequence {at.stream_seq:,}, delivery {at.consumer_seq:,}"
+    if at.last_active is None or at.last_active.never or info.ts.never:
+        return position
+    # `ts` is the server's clock.
+    age = max(0, info.ts.nanoseconds - at.last_active.nanoseconds)
+    return f"{position}, {ago(Nanoseconds(age))}"
 
 
 # Creating and changing
@@ -188,8 +200,8 @@ def _position(at: SequenceInfo, info: ConsumerInfo) -> str:
 _NO_OPTIONS = ("name", "durable_name", "direct", "sourcing")
 _FILTERS = ("filter_subject", "filter_subjects")
 _COMMON = (
-    *_FILTERS, "description", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "ack_wait",
-    "max_deliver", "backoff", "max_ack_pending", "inactive_threshold", "num_replicas",
+    *_FILTERS, "description", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy",
+    "ack_wait", "max_deliver", "backoff", "max_ack_pending", "inactive_threshold", "num_replicas",
 )  # fmt: skip
 
 
@@ -236,14 +248,23 @@ def add(
         wanted |= {"name": name, "durable_name": name}
     if ephemeral:
         wanted |= {"name": wanted.get("name") or wanted.get("durable_name"), "durable_name": None}
-    config_ = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
-    known, admin = config_.durable_name or config_.name, run.admin.consumers
-    how = {"durable_form": durable_form, "any_filter": any_filter, "pedantic": pedantic}
-    make = partial(admin.create, stream, config_, **how)
-    print_consumer(
-        run,
-        arguments.created(run, _what, lambda: admin.load(stream, known) if known else None, make),
+    parsed = ConsumerConfig.parse(wanted, f"consumer of stream {stream}")
+    known = parsed.durable_name or parsed.name
+    admin = run.admin.consumers
+
+    def load() -> ConsumerInfo | None:
+        # A consumer without a name gets a new one from the server, so none exists yet.
+        return admin.load(stream, known) if known else None
+
+    make = partial(
+        admin.create,
+        stream,
+        parsed,
+        durable_form=durable_form,
+        any_filter=any_filter,
+        pedantic=pedantic,
     )
+    print_consumer(run, arguments.created(run, _noun, load, make))
 
 
 @command(
@@ -274,20 +295,18 @@ def edit(
         raise BadParameter(
             "say what to change: an option for each field, --unset FIELD, or --config FILE",
         )
-    arguments.change(
-        run,
-        {"stream": stream, "consumer": name},
-        run.admin.consumers.plan(stream, name, changes),
-        lambda: run.admin.consumers.update(
-            stream,
-            name,
-            changes,
-            any_filter=any_filter,
-            pedantic=pedantic,
-        ),
-        force=force,
-        dry_run=dry_run,
+    admin = run.admin.consumers
+    differences = admin.plan(stream, name, changes)
+    update = partial(
+        admin.update,
+        stream,
+        name,
+        changes,
+        any_filter=any_filter,
+        pedantic=pedantic,
     )
+    asset = {"stream": stream, "consumer": name}
+    arguments.change(run, asset, differences, update, force=force, dry_run=dry_run)
 
 
 @command(
@@ -312,17 +331,20 @@ def copy(
     """
     admin = run.admin.consumers
     make = partial(admin.copy, stream, name, new_name, any_filter=any_filter, **fields)
-    print_consumer(run, arguments.created(run, _what, lambda: admin.load(stream, new_name), make))
+    load = partial(admin.load, stream, new_name)
+    print_consumer(run, arguments.created(run, _noun, load, make))
 
 
-def _what(info: ConsumerInfo) -> str:
+def _noun(info: ConsumerInfo) -> str:
     return f"consumer {info.name} of stream {info.stream_name}"
 
 
 def _over(below: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``below`` updated with ``fields``. Filters of ``fields`` replace those of ``below`` in either form."""
-    cleared = dict.fromkeys(_FILTERS) if fields.keys() & {*_FILTERS} else {}
-    return {**below, **cleared, **fields}
+    """Return ``below`` updated with ``fields``."""
+    if fields.keys() & {*_FILTERS}:
+        # One filter or a list: either form replaces the other.
+        below = {**below, **dict.fromkeys(_FILTERS)}
+    return {**below, **fields}
 
 
 # Using
@@ -369,16 +391,18 @@ def reset(
     Without --sequence it continues after the message up to which all are acknowledged. It delivers
     the messages from the sequence on, again if need be. Those before it count as acknowledged.
     """
-    what = f"consumer {consumer} of stream {stream}"
+    noun = f"consumer {consumer} of stream {stream}"
     info = run.admin.consumers.load(stream, consumer)
     to = "after what is acknowledged" if sequence is None else f"to sequence {sequence:,}"
-    last = info.delivered.stream_seq
-    question = f"Set {what} {to}? The last message that it delivered is {last:,}." if last else f"Set {what} {to}?"
-    question += " A Spark query keeps its position by it, and will end." if RUN in info.config.metadata else ""
+    question = f"Set {noun} {to}?"
+    if last := info.delivered.stream_seq:
+        question += f" The last message that it delivered is {last:,}."
+    if RUN in info.config.metadata:
+        question += " A Spark query keeps its position by it, and will end."
     run.out.confirm(question, force=force)
     reply = run.admin.consumers.reset(stream, consumer, sequence)
     run.out.done(
-        f"{what} goes on at sequence {reply.reset_seq:,}, with {reply.num_pending:,} to deliver",
+        f"{noun} goes on at sequence {reply.reset_seq:,}, with {reply.num_pending:,} to deliver",
         **as_data(reply),
     )
 
@@ -446,12 +470,10 @@ def show_next(
     """
     if no_ack and ack not in ("ack", "none"):
         raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
-    for given, option, answer in (
-        (delay is not None, "--delay", "nak"),
-        (reason, "--reason", "term"),
-    ):
-        if given and ack != answer:
-            raise BadParameter(f"{option} is for --ack {answer}")
+    if delay is not None and ack != "nak":
+        raise BadParameter("--delay is for --ack nak")
+    if reason and ack != "term":
+        raise BadParameter("--reason is for --ack term")
     run.out.check_raw(raw)
     admin = run.admin.consumers
     request: dict[str, Any] = {
@@ -459,23 +481,35 @@ def show_next(
         "min_ack_pending": min_ack_pending, "priority": priority, "id": id_,
     }  # fmt: skip
     delivered = admin.next(stream, consumer, count, timeout=wait / 1e9, ack="none", **request)
-    fields = ("consumer", "deliveries", "consumer_seq", "pending")
-    run.out.json([message_data(item.message) | {name: getattr(item, name) for name in fields} for item in delivered])
+    run.out.json(list(map(_delivery_data, delivered)))
     for delivery in delivered:
-        times = f", delivered {delivery.deliveries:,} times" if delivery.deliveries > 1 else ""
-        run.out.message(delivery.message, f"{times}, {delivery.pending:,} to come", raw=raw)
+        more = f", {delivery.pending:,} to come"
+        if delivery.deliveries > 1:
+            more = f", delivered {delivery.deliveries:,} times{more}"
+        run.out.message(delivery.message, more, raw=raw)
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise Exit(FAILED)
-    # Now that they are printed: nobody gets a message again that is settled.
+    if no_ack or ack == "none" or admin.load(stream, consumer).config.ack_policy == "none":
+        return
     settle: dict[str, Callable[[DeliveredMessage], None]] = {
         "ack": admin.ack,
         "nak": partial(admin.nak, delay=(delay or 0) / 1e9),
         "term": partial(admin.term, reason=reason),
     }
-    if not no_ack and ack in settle and admin.load(stream, consumer).config.ack_policy != "none":
-        for delivery in delivered:
-            settle[ack](delivery)
+    # Not before they are printed: the server never sends a settled message again.
+    for delivery in delivered:
+        settle[ack](delivery)
+
+
+def _delivery_data(delivery: DeliveredMessage) -> dict[str, Any]:
+    return {
+        **message_data(delivery.message),
+        "consumer": delivery.consumer,
+        "deliveries": delivery.deliveries,
+        "consumer_seq": delivery.consumer_seq,
+        "pending": delivery.pending,
+    }
 
 
 @command(consumers, "unpin", example="consumer unpin ORDERS billing workers")
@@ -490,14 +524,16 @@ def unpin(
     The server pins the next client that pulls. Fails if the consumer has no such group.
     """
     run.admin.consumers.unpin(stream, consumer, group)
-    sentence = f"group {group} of consumer {consumer} of stream {stream} has no pinned client any more"
+    noun = f"consumer {consumer} of stream {stream}"
+    sentence = f"group {group} of {noun} has no pinned client any more"
     run.out.done(sentence, stream=stream, consumer=consumer, group=group)
 
 
 @command(consumers, "balance", example="consumer balance ORDERS")
 def balance(run: Run, stream: AnyStream = None, force: Force = False) -> None:
     """Let leaders of consumers give way until all servers lead about as many: shows which, and asks."""
-    arguments.balance(run, run.admin.consumers, *([stream] if stream else []), force=force)
+    chosen = [stream] if stream else []
+    arguments.balance(run, run.admin.consumers, *chosen, force=force)
 
 
 @command(consumers, "step-down", example="consumer step-down ORDERS billing --preferred n2")

@@ -31,27 +31,28 @@ def show_all(run: Run) -> None:
     from spark_jetstream.options.contexts import context_names, context_options, selected_context
 
     selected = selected_context()
-    rows = []
+    contexts = []
     for name in context_names():
-        servers, problem = "", ""
+        servers = ""
+        problem = ""
         try:
             servers = _shown(context_options(name)).get("servers", "")
         except OptionError as error:
             problem = str(error)
-        rows.append(
+        contexts.append(
             {"name": name, "selected": name == selected, "servers": servers, "problem": problem},
         )
-    run.out.table(
-        rows,
-        {
-            "name": lambda row: row["name"],
-            "selected": lambda row: "yes" if row["selected"] else "",
-            "servers": lambda row: row["servers"],
-            "": lambda row: row["problem"],
-        },
-        data=dict,
-        empty="there are no contexts: context save makes one",
-    )
+    empty = "there are no contexts: context save makes one"
+    run.out.table(contexts, _row, data=dict, empty=empty)
+
+
+def _row(context: dict[str, object]) -> dict[str, object]:
+    return {
+        "name": context["name"],
+        "selected": "yes" if context["selected"] else "",
+        "servers": context["servers"],
+        "": context["problem"],
+    }
 
 
 @command(
@@ -117,13 +118,16 @@ def show(
 
 
 def _shown(options: dict[str, str]) -> dict[str, str]:
-    """Return options with asterisks in place of secrets, and servers without their paths, which may be keys."""
+    """Return options with asterisks in place of secrets, and servers without paths."""
     from spark_jetstream.options.connection import ConnectionOptions
     from spark_jetstream.options.servers import address
 
     secret = {spec.name for spec in ConnectionOptions.specs if spec.secret}
     shown = {option: "***" if option in secret else text for option, text in options.items()}
-    return shown | {name: ",".join(map(address, shown[name].split(","))) for name in {"servers"} & shown.keys()}
+    if "servers" in shown:
+        # The path of a URL may be a key.
+        shown["servers"] = ",".join(map(address, shown["servers"].split(",")))
+    return shown
 
 
 @command(contexts, "rm", example="context rm production")

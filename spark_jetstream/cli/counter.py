@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
 from spark_jetstream.cli.app import Run, command, group
 from spark_jetstream.cli.arguments import stream_option
 from spark_jetstream.cli.output import to_the_second
+
+if TYPE_CHECKING:
+    from spark_jetstream.admin.counters import Counter
 
 Subject = Annotated[str, Argument(help="The subject of the counter.")]
 Filters = Annotated[
@@ -43,15 +46,19 @@ def show_all(run: Run, subjects: Filters = None, stream: OfStream = None) -> Non
     """List the counters of a stream, in the order in which they changed last."""
     run.out.table(
         run.admin.counters.list(*subjects or (), stream=stream),
-        {
-            "subject": lambda found: found.subject,
-            "value": lambda found: found.value,
-            "increment": lambda found: found.incr,
-            "changed": lambda found: to_the_second(found.time),
-        },
+        _row,
         data=asdict,
         empty="there are no such counters",
     )
+
+
+def _row(found: Counter) -> dict[str, object]:
+    return {
+        "subject": found.subject,
+        "value": found.value,
+        "increment": found.incr,
+        "changed": to_the_second(found.time),
+    }
 
 
 @command(counter, "incr", example="counter incr visits.page.home 5")

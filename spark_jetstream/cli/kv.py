@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,11 +23,12 @@ from spark_jetstream.cli.pub import whole_data
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
 if TYPE_CHECKING:
+    from spark_jetstream.admin.client import JetStreamAdmin
     from spark_jetstream.admin.models.kv import BucketInfo, Entry
 
 _SETTINGS = (
-    "description", "history", "ttl", "max_value_size", "max_bytes", "storage", "replicas", "compression",
-    "limit_marker_ttl", "metadata", "placement", "republish", "mirror", "sources",
+    "description", "history", "ttl", "max_value_size", "max_bytes", "storage", "replicas",
+    "compression", "limit_marker_ttl", "metadata", "placement", "republish", "mirror", "sources",
 )  # fmt: skip
 
 
@@ -37,11 +38,14 @@ def _bucket_data(info: BucketInfo) -> dict[str, Any]:
 
 
 def _print_bucket(run: Run, info: BucketInfo) -> None:
+    origins = "mirror" if info.mirror else "sources"
     more = {
         "max value size": buckets.limit(info.max_value_size),
         "limit marker ttl": info.limit_marker_ttl or "",
-        "mirror": _copies(info) if info.mirror else "",
-        "sources": "" if info.mirror else _copies(info),
+        # In place of their values, which are configurations of streams.
+        "mirror": "",
+        "sources": "",
+        origins: _copies(info),
         "revisions": info.values,
         "size": sized(info.bytes),
     }
@@ -49,17 +53,28 @@ def _print_bucket(run: Run, info: BucketInfo) -> None:
 
 
 def _copies(info: BucketInfo) -> str:
+    """Return the buckets whose keys a bucket copies."""
     from spark_jetstream.buckets.kv import STREAM_PREFIX
 
-    origins = [info.mirror] if info.mirror else info.sources
-    names = ", ".join(origin.name.removeprefix(STREAM_PREFIX) for origin in origins)
-    return f"{'mirror of' if info.mirror else 'from'} {names}" if names else ""
+    if info.mirror:
+        return f"mirror of {info.mirror.name.removeprefix(STREAM_PREFIX)}"
+    names = ", ".join(origin.name.removeprefix(STREAM_PREFIX) for origin in info.sources)
+    return f"from {names}" if names else ""
 
 
 def _entry_data(entry: Entry) -> dict[str, Any]:
-    """Return a revision for JSON. ``encoding`` says whether ``value`` is text or base64; a deletion has neither."""
-    content: dict[str, Any] = content_data("value", entry.value) if entry.live else {"value": None, "encoding": None}
-    return {name: getattr(entry, name) for name in ("bucket", "key", "revision", "operation", "created")} | content
+    """Return a revision for JSON. A deletion has neither ``value`` nor ``encoding``."""
+    content: dict[str, Any] = {"value": None, "encoding": None}
+    if entry.live:
+        content = content_data("value", entry.value)
+    return {
+        "bucket": entry.bucket,
+        "key": entry.key,
+        "revision": entry.revision,
+        "operation": entry.operation,
+        "created": entry.created,
+        **content,
+    }
 
 
 def _entry_text(entry: Entry) -> str:
@@ -67,26 +82,43 @@ def _entry_text(entry: Entry) -> str:
     return f"{line}: {content_text(entry.value)}" if entry.live else line
 
 
+def _entry_row(entry: Entry) -> dict[str, object]:
+    return {
+        "key": entry.key,
+        "revision": entry.revision,
+        "operation": entry.operation,
+        "created": to_the_second(entry.created),
+        "value": content_text(entry.value) if entry.live else "",
+    }
+
+
 def _print_entries(run: Run, entries: Iterable[Entry], empty: str) -> None:
-    run.out.table(
-        entries,
-        {
-            "key": lambda entry: entry.key,
-            "revision": lambda entry: entry.revision,
-            "operation": lambda entry: entry.operation,
-            "created": lambda entry: to_the_second(entry.created),
-            "value": lambda entry: content_text(entry.value) if entry.live else "",
-        },
-        data=_entry_data,
-        empty=empty,
-    )
+    run.out.table(entries, _entry_row, data=_entry_data, empty=empty)
 
 
-bucket_argument = partial(
-    Argument,
-    autocompletion=completion(lambda admin, given: admin.kv.names()),
-)
-_complete_key = completion(lambda admin, given: admin.kv.bucket(given.get("bucket", "")).keys())
+def _bucket_row(info: BucketInfo) -> dict[str, object]:
+    return {
+        "bucket": info.bucket,
+        "description": info.description,
+        "revisions": info.values,
+        "size": info.bytes,
+        "history": info.history,
+        "ttl": info.ttl or "",
+        "created": to_the_second(info.created),
+        "": _copies(info),
+    }
+
+
+def _bucket_names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    return admin.kv.names()
+
+
+def _keys(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    return admin.kv.bucket(given.get("bucket", "")).keys()
+
+
+bucket_argument = partial(Argument, autocompletion=completion(_bucket_names))
+_complete_key = completion(_keys)
 
 BucketName = Annotated[str, bucket_argument(help="Name of the bucket.")]
 Key = Annotated[str, Argument(help="The key.", autocompletion=_complete_key)]
@@ -128,21 +160,9 @@ def show_all(
 ) -> None:
     """List the buckets, or the keys of a bucket that have a value, in the order in which they were written."""
     if bucket is None:
-        run.out.table(
-            run.admin.kv.infos(),
-            {
-                "bucket": lambda info: info.bucket,
-                "description": lambda info: info.description,
-                "revisions": lambda info: info.values,
-                "size": lambda info: info.bytes,
-                "history": lambda info: info.history,
-                "ttl": lambda info: info.ttl or "",
-                "created": lambda info: to_the_second(info.created),
-                "": _copies,
-            },
-            data=_bucket_data,
-            empty="there are no Key-Value buckets",
-        )
+        infos = run.admin.kv.infos()
+        empty = "there are no Key-Value buckets"
+        run.out.table(infos, _bucket_row, data=_bucket_data, empty=empty)
         return
     empty = f"bucket {bucket} has no such keys" if filters else f"bucket {bucket} has no keys"
     opened = run.admin.kv.bucket(bucket)

@@ -30,14 +30,36 @@ _EVERY = Nanoseconds(2 * _SECOND)
 class _LagRow:
     """A consumer, or a mirror or source: its lag, and the limits that it exceeds."""
 
-    what: str
+    noun: str
     lag: Any
     exceeded: list[str]
 
     def data(self) -> dict[str, Any]:
         """Return the lag for JSON, with durations in seconds."""
         fields = {**asdict(self.lag), "exceeded": self.exceeded}
-        return {name: value / _SECOND if isinstance(value, Nanoseconds) else value for name, value in fields.items()}
+        for name, value in fields.items():
+            if isinstance(value, Nanoseconds):
+                fields[name] = value / _SECOND
+        return fields
+
+
+@dataclass(frozen=True)
+class _LagReport:
+    """The rows of one moment. ``origins`` is None if the user has not asked for them."""
+
+    consumers: list[_LagRow]
+    origins: list[_LagRow] | None
+
+    def data(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        data = {"consumers": [row.data() for row in self.consumers]}
+        if self.origins is not None:
+            data["origins"] = [row.data() for row in self.origins]
+        return data
+
+    def exceeding(self) -> list[_LagRow]:
+        """Return the rows that exceed a limit."""
+        return [row for row in (*self.consumers, *(self.origins or ())) if row.exceeded]
 
 
 @dataclass(frozen=True)
@@ -66,22 +88,32 @@ class _Limits:
     def origin(self, admin: JetStreamAdmin, lag: OriginLag) -> _LagRow:
         """Return the row of a mirror or a source. An error exceeds any limit."""
         exceeded = _too_many(lag.lag, self.pending, "pending")
-        if lag.error:
-            exceeded += [lag.error] if (self.age, self.pending) != (None, None) else []
-        elif self.age is not None and lag.active is not None:
-            if lag.active > self.age:
-                exceeded.append(f"nothing came for {rounded(lag.active)}, more than {self.age}")
+        limited = self.age is not None or self.pending is not None
+        if lag.error and limited:
+            exceeded.append(lag.error)
         elif self.age is not None:
-            # The origin sends its first heartbeat a second after the stream was created.
-            with contextlib.suppress(StreamNotFound):
-                info = admin.streams.load(lag.stream)
-                if info.ts.nanoseconds - info.created.nanoseconds > self.age:
-                    exceeded.append("nothing ever came")
+            exceeded += _silent(admin, lag, self.age)
         return _LagRow(f"stream {lag.stream}, copying {lag.origin}", lag, exceeded)
 
 
-def _too_many(count: int, most: int | None, what: str) -> list[str]:
-    return [f"{count:,} {what}, more than {most:,}"] if most is not None and count > most else []
+def _too_many(count: int, most: int | None, noun: str) -> list[str]:
+    if most is None or count <= most:
+        return []
+    return [f"{count:,} {noun}, more than {most:,}"]
+
+
+def _silent(admin: JetStreamAdmin, lag: OriginLag, most: Nanoseconds) -> list[str]:
+    """Return a sentence about a mirror or a source that received nothing for longer than ``most``."""
+    if lag.active is not None:
+        if lag.active <= most:
+            return []
+        return [f"nothing came for {rounded(lag.active)}, more than {most}"]
+    with contextlib.suppress(StreamNotFound):
+        info = admin.streams.load(lag.stream)
+        # The origin sends its first heartbeat a second after the stream was created.
+        if info.ts.nanoseconds - info.created.nanoseconds > most:
+            return ["nothing ever came"]
+    return []
 
 
 def _limit(reached: str) -> Any:
@@ -148,24 +180,11 @@ def show(
     limits = _Limits(max_pending, max_ack_pending, max_age)
 
     while True:
-        lags = run.admin.lag(stream, consumer)
-        if max_age is not None:
-            lags = _with_ages(run.admin, lags)
-        rows = {"consumers": [limits.consumer(lag) for lag in lags]}
-        if origins:
-            rows["origins"] = [limits.origin(run.admin, lag) for lag in run.admin.origin_lag(stream)]
-        data = {kind: [row.data() for row in some] for kind, some in rows.items()}
-        if run.out.as_json and watch:
-            run.out.lines([data], str, data=dict)
-        else:
-            if watch:
-                run.out.clear()
-                run.out.text(time.strftime("%H:%M:%S"), style="dim")
-            run.out.json(data)
-            _print(run, **rows)
-        exceeding = [row for some in rows.values() for row in some if row.exceeded]
+        report = _measured(run.admin, stream, consumer, limits, origins=origins)
+        _print(run, report, watch=watch)
+        exceeding = report.exceeding()
         for row in exceeding:
-            run.out.note(f"{row.what}: {'; '.join(row.exceeded)}")
+            run.out.note(f"{row.noun}: {'; '.join(row.exceeded)}")
         if exceeding:
             raise Exit(FAILED)
         if not watch:
@@ -173,44 +192,72 @@ def show(
         time.sleep(every / _SECOND)
 
 
+def _measured(
+    admin: JetStreamAdmin,
+    stream: str | None,
+    consumer: str | None,
+    limits: _Limits,
+    *,
+    origins: bool,
+) -> _LagReport:
+    """Ask the servers for the lags, and compare them with limits."""
+    lags = admin.lag(stream, consumer)
+    if limits.age is not None:
+        lags = _with_ages(admin, lags)
+    consumers = [limits.consumer(lag) for lag in lags]
+    if not origins:
+        return _LagReport(consumers, None)
+    return _LagReport(consumers, [limits.origin(admin, lag) for lag in admin.origin_lag(stream)])
+
+
 def _with_ages(admin: JetStreamAdmin, lags: Iterator[ConsumerLag]) -> Iterator[ConsumerLag]:
-    """Ask once more for a consumer whose oldest message was removed before it was read; without those that are gone."""
+    """Yield the lags, without consumers that are gone."""
     for lag in lags:
         if not lag.total or lag.age is not None:
             yield lag
         else:
+            # The oldest message was removed before its time was read: there is another one now.
             with contextlib.suppress(ConsumerNotFound, StreamNotFound):
                 yield from admin.lag(lag.stream, lag.consumer)
 
 
-def _print(run: Run, consumers: list[_LagRow], origins: list[_LagRow] | None = None) -> None:
-    run.out.table(
-        [row.lag for row in consumers],
-        {
-            "stream": lambda lag: lag.stream,
-            "consumer": lambda lag: lag.consumer,
-            "pending": lambda lag: lag.pending,
-            "waiting for ack": lambda lag: lag.ack_pending,
-            "redelivered": lambda lag: lag.redelivered,
-            "oldest": _age,
-            "": _remarks,
-        },
-        empty="there are no consumers",
-    )
-    if origins is None:
+def _print(run: Run, report: _LagReport, *, watch: bool) -> None:
+    if run.out.as_json and watch:
+        run.out.lines([report.data()], str, data=dict)
+        return
+    if watch:
+        run.out.clear()
+        run.out.text(time.strftime("%H:%M:%S"), style="dim")
+    run.out.json(report.data())
+    lags = [row.lag for row in report.consumers]
+    run.out.table(lags, _consumer_row, empty="there are no consumers")
+    if report.origins is None:
         return
     run.out.text("")
-    run.out.table(
-        [row.lag for row in origins],
-        {
-            "stream": lambda lag: lag.stream,
-            "copies": lambda lag: lag.origin,
-            "pending": lambda lag: lag.lag,
-            "last sign": lambda lag: ago(lag.active),
-            "": lambda lag: lag.error,
-        },
-        empty="there are no mirrors and sources",
-    )
+    lags = [row.lag for row in report.origins]
+    run.out.table(lags, _origin_row, empty="there are no mirrors and sources")
+
+
+def _consumer_row(lag: ConsumerLag) -> dict[str, object]:
+    return {
+        "stream": lag.stream,
+        "consumer": lag.consumer,
+        "pending": lag.pending,
+        "waiting for ack": lag.ack_pending,
+        "redelivered": lag.redelivered,
+        "oldest": _age(lag),
+        "": _remarks(lag),
+    }
+
+
+def _origin_row(lag: OriginLag) -> dict[str, object]:
+    return {
+        "stream": lag.stream,
+        "copies": lag.origin,
+        "pending": lag.lag,
+        "last sign": ago(lag.active),
+        "": lag.error,
+    }
 
 
 def _age(consumer: ConsumerLag) -> str:
@@ -220,5 +267,9 @@ def _age(consumer: ConsumerLag) -> str:
 
 
 def _remarks(consumer: ConsumerLag) -> str:
-    query = [f"Spark query since {consumer.spark_since}"] if consumer.spark_since else []
-    return ", ".join(query + (["paused"] if consumer.paused else []))
+    remarks = []
+    if consumer.spark_since:
+        remarks.append(f"Spark query since {consumer.spark_since}")
+    if consumer.paused:
+        remarks.append("paused")
+    return ", ".join(remarks)

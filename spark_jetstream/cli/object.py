@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,12 +48,12 @@ def _print_bucket(run: Run, info: ObjectBucketInfo) -> None:
 
 
 def _print_object(run: Run, info: ObjectInfo) -> None:
-    content = info.link is None and not info.deleted
+    has_content = info.link is None and not info.deleted
     pairs = {
         "": _kind(info),
         "description": printable(info.description, LAYOUT),
-        "size": sized(info.size) if content else "",
-        "chunks": info.chunks if content else "",
+        "size": sized(info.size) if has_content else "",
+        "chunks": info.chunks if has_content else "",
         "digest": info.digest,
         "modified": info.modified,
         "headers": {name: list(values) for name, values in info.headers.items()},
@@ -67,6 +68,7 @@ def _object_text(info: ObjectInfo) -> str:
 
 
 def _kind(info: ObjectInfo) -> str:
+    """Return how an entry of a bucket is no object: a link, or deleted; "" for an object."""
     if info.deleted:
         return "deleted"
     if info.link is None:
@@ -75,15 +77,38 @@ def _kind(info: ObjectInfo) -> str:
     return f"link to {printable(name)} of bucket {bucket}" if name else f"link to bucket {bucket}"
 
 
-def _names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
-    return (info.name for info in admin.objects.bucket(given.get("bucket", "")).list())
+def _bucket_row(info: ObjectBucketInfo) -> dict[str, object]:
+    return {
+        "bucket": info.bucket,
+        "description": info.description,
+        "size": info.size,
+        "storage": info.storage,
+        "ttl": info.ttl or "",
+        "created": to_the_second(info.created),
+        "": "sealed" if info.sealed else "",
+    }
 
 
-bucket_argument = partial(
-    Argument,
-    autocompletion=completion(lambda admin, given: admin.objects.names()),
-)
-name_argument = partial(Argument, autocompletion=completion(_names))
+def _object_row(info: ObjectInfo) -> dict[str, object]:
+    return {
+        "name": printable(info.name),
+        "size": info.size,
+        "modified": to_the_second(info.modified),
+        "": _kind(info),
+    }
+
+
+def _bucket_names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    return admin.objects.names()
+
+
+def _object_names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    for info in admin.objects.bucket(given.get("bucket", "")).list():
+        yield info.name
+
+
+bucket_argument = partial(Argument, autocompletion=completion(_bucket_names))
+name_argument = partial(Argument, autocompletion=completion(_object_names))
 
 BucketName = Annotated[str, bucket_argument(help="Name of the bucket.")]
 ObjectName = Annotated[str, name_argument(help="Name of the object.")]
@@ -101,7 +126,7 @@ Description = Annotated[str | None, Option(help="For people.")]
 
 
 def headers_of(given: list[str] | None) -> dict[str, list[str]] | None:
-    """Return the headers of options, each with all of its values; None without options, empty for ``''`` alone."""
+    """Return all values of each header of options; None without options, empty for ``''`` alone."""
     if not given:
         return None
     headers: dict[str, list[str]] = {}
@@ -112,7 +137,9 @@ def headers_of(given: list[str] | None) -> dict[str, list[str]] | None:
 
 def metadata_of(given: list[str] | None) -> dict[str, str] | None:
     """Return the metadata of options; None without options, empty for ``''`` alone."""
-    return dict(_pairs(given, "=", "--metadata", "name=value")) if given else None
+    if not given:
+        return None
+    return dict(_pairs(given, "=", "--metadata", "name=value"))
 
 
 def _pairs(given: list[str], separator: str, option: str, form: str) -> Iterator[tuple[str, str]]:
@@ -140,32 +167,14 @@ def show_all(
 ) -> None:
     """List the buckets, or the objects and links of a bucket, sorted by name."""
     if bucket is None:
-        run.out.table(
-            run.admin.objects.infos(),
-            {
-                "bucket": lambda info: info.bucket,
-                "description": lambda info: info.description,
-                "size": lambda info: info.size,
-                "storage": lambda info: info.storage,
-                "ttl": lambda info: info.ttl or "",
-                "created": lambda info: to_the_second(info.created),
-                "": lambda info: "sealed" if info.sealed else "",
-            },
-            data=_bucket_data,
-            empty="there are no Object Store buckets",
-        )
+        infos = run.admin.objects.infos()
+        empty = "there are no Object Store buckets"
+        run.out.table(infos, _bucket_row, data=_bucket_data, empty=empty)
         return
-    run.out.table(
-        sorted(run.admin.objects.bucket(bucket).list(deleted=deleted), key=lambda info: info.name),
-        {
-            "name": lambda info: printable(info.name),
-            "size": lambda info: info.size,
-            "modified": lambda info: to_the_second(info.modified),
-            "": _kind,
-        },
-        data=lambda info: info.data(),
-        empty=f"bucket {bucket} has no objects",
-    )
+    objects = run.admin.objects.bucket(bucket).list(deleted=deleted)
+    by_name = sorted(objects, key=attrgetter("name"))
+    empty = f"bucket {bucket} has no objects"
+    run.out.table(by_name, _object_row, data=methodcaller("data"), empty=empty)
 
 
 @command(objects, "info", example="object info IMAGES cat.jpg")
@@ -283,7 +292,7 @@ def get(
 def _file_name(name: str) -> str:
     """Return the name of the file for an object, which must not lead out of the current folder."""
     last = name.rpartition("/")[2]
-    if last in ("", ".", "..") or any(character in last for character in "\\\0"):
+    if last in ("", ".", "..") or "\\" in last or "\0" in last:
         raise BadParameter(f"{name} cannot be the name of a file: give one", param_hint="--output")
     return last
 
@@ -309,14 +318,16 @@ def put(
     if file == _STANDARD and name is None:
         raise BadParameter("what comes from standard input needs a name", param_hint="--name")
     opened = run.admin.objects.bucket(bucket)
-    chosen = Path(file_path("FILE", file)).name if name is None else name
+    chosen = name
+    if chosen is None:
+        chosen = Path(file_path("FILE", file)).name
     if not force:
         with contextlib.suppress(MessageNotFound):
             opened.info(chosen)
             run.out.confirm(f"Replace object {chosen} of bucket {bucket}?", force=force)
-    store = (
-        partial(opened.put, chosen, sys.stdin.buffer) if file == _STANDARD else partial(opened.put_file, file, chosen)
-    )
+    store = partial(opened.put_file, file, chosen)
+    if file == _STANDARD:
+        store = partial(opened.put, chosen, sys.stdin.buffer)
     with run.out.progress(chosen) as progress:
         info = store(
             chunk_size=int(chunk_size),
@@ -374,8 +385,10 @@ def link(
 ) -> None:
     """Store a link: a name for an object, or for a whole bucket. It may replace another link."""
     opened = run.admin.objects.bucket(bucket)
-    info = opened.link_bucket(name, to_bucket) if to_name is None else opened.link(name, to_bucket, to_name)
-    _print_object(run, info)
+    if to_name is None:
+        _print_object(run, opened.link_bucket(name, to_bucket))
+    else:
+        _print_object(run, opened.link(name, to_bucket, to_name))
 
 
 @command(objects, "watch", example="object watch IMAGES --updates-only")

@@ -6,20 +6,19 @@ import base64
 import contextlib
 import io
 import json
-import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from typer import BadParameter, Exit
 
+from spark_jetstream.cli import tables
 from spark_jetstream.errors import LAYOUT, printable
 from spark_jetstream.protocol.units import Bytes, Nanoseconds, Timestamp, rough
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
     from rich.table import Table
 
     from spark_jetstream.admin.models.base import Model
@@ -30,8 +29,6 @@ T = TypeVar("T")
 
 _SECOND = 1_000_000_000
 _WIDE = 10**9  # rich must not cut or wrap; the terminal wraps
-_LONG_WORD = 24  # more than a time has
-_ISO_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(?=[\d:]+Z$)")
 
 
 class Output:
@@ -42,9 +39,10 @@ class Output:
 
         self.as_json = as_json
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # JSON is UTF-8 whatever the locale says; else what the locale cannot write is shown as
-            # ``\u65e5``.
-            sys.stdout.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
+            # JSON is UTF-8 in every locale. In text, a character that the locale cannot write is
+            # shown as ``\u65e5``.
+            encoding = "utf-8" if as_json else None
+            sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
         # Else rich takes a pipe for a terminal where FORCE_COLOR is set, and tables break.
         terminal = sys.stdout.isatty()
         self._console = Console(
@@ -60,62 +58,52 @@ class Output:
     def table(
         self,
         items: Iterable[T],
-        columns: Mapping[str, Callable[[T], object]],
+        row: Callable[[T], Mapping[str, object]],
         *,
         data: Callable[[T], Any] | None = None,
         empty: str = "",
     ) -> None:
-        """Print a row for each item; as JSON, an array of ``data(item)``, or nothing without ``data``.
+        """Print a row for each item; as JSON, an array of ``data(item)``, or nothing without it.
 
-        ``columns`` are headings, each with the function that returns the value. Without rows,
-        ``empty`` is a note. On a terminal that is too narrow, headings and texts break between
-        words, and words of more than 24 characters.
+        ``row`` returns the values of an item by their headings. Without rows, ``empty`` is a note.
+        On a terminal that is too narrow, headings and texts break between words, and words of more
+        than 24 characters.
         """
-        from rich.table import Table
-
         if self.as_json:
             if data is not None:
                 self.json([data(item) for item in items])
             return
-        rows = [[give(item) for give in columns.values()] for item in items]
+        rows = [row(item) for item in items]
         if not rows:
             self.note(empty)
             return
-        wraps, width = self._console.is_terminal, shutil.get_terminal_size().columns
-        shown: dict[str, list[str]] = {}
-        numbers: set[str] = set()
-        for name, values in zip(columns, zip(*rows, strict=True), strict=True):
-            cells = [_ISO_TIME.sub(r"\1 ", text(value)) if wraps else text(value) for value in values]
-            if name or any(cells):
-                shown[name] = cells
-            if all(isinstance(value, (int, float)) for value in values):
-                numbers.add(name)
-        least = [min(_LONG_WORD, _longest(" ".join([name, *cells]).split())) for name, cells in shown.items()]
-        spare = width - sum(least) - 2 * (len(shown) - 1)
-        table = Table(
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-            collapse_padding=wraps and spare < 0,
-        )
-        spare += (len(shown) - 1) * table.collapse_padding
-        for (name, cells), room in zip(shown.items(), least, strict=True):
-            more = max(0, min(spare, _longest([name, *cells]) - room))
-            spare -= more
-            justify: JustifyMethod = "right" if name in numbers else "left"
+        columns = tables.columns_of(rows, text, breaks=self._console.is_terminal)
+        self._put(self._table(columns))
+
+    def _table(self, columns: Sequence[tables.Column]) -> Table:
+        """Return a table that fits a terminal; without a terminal, each cell is on one line."""
+        from rich.table import Table
+
+        widths: list[int | None] = [None] * len(columns)
+        narrow = False
+        wraps = self._console.is_terminal
+        if wraps:
+            widths[:], narrow = tables.fit(columns, shutil.get_terminal_size().columns)
+        table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=narrow)
+        for column, width in zip(columns, widths, strict=True):
             table.add_column(
-                name,
-                justify=justify,
+                column.heading,
+                justify="right" if column.numeric else "left",
                 no_wrap=not wraps,
                 overflow="fold",
-                width=room + more if wraps else None,
+                width=width,
             )
-        for row in zip(*shown.values(), strict=True):
-            table.add_row(*row)
-        self._put(table)
+        for cells in zip(*(column.cells for column in columns), strict=True):
+            table.add_row(*cells)
+        return table
 
     def record(self, pairs: Mapping[str, object], *, data: Any = None, title: str = "") -> None:
-        """Print a line for each property that has a value; as JSON, ``data``, or nothing without it."""
+        """Print a line for each property with a value; as JSON, ``data``, or nothing without it."""
         from rich.table import Table
 
         if self.as_json:
@@ -139,7 +127,7 @@ class Output:
         *,
         data: Callable[[T], Any],
     ) -> int:
-        """Print a line for each item as soon as it comes; as JSON, an object a line. Return how many there were."""
+        """Print a line for each item at once; as JSON, an object a line. Return the number."""
         count = 0
         for item in items:
             if self.as_json:
@@ -156,14 +144,14 @@ class Output:
         self.json(data)
 
     def names(self, names: Iterable[str], empty: str = "") -> None:
-        """Print names, a line each as they come; as JSON, a list. Without names, ``empty`` is a note."""
+        """Print names, a line each at once; as JSON, a list. Without names, ``empty`` is a note."""
         if self.as_json:
             self.json(list(names))
         elif not self.lines(names, str, data=str) and empty:
             self.note(empty)
 
     def message(self, message: StoredMessage, more: str = "", *, raw: bool) -> None:
-        """Print sequence, subject and time, the headers and the content. ``more`` ends the first line.
+        """Print sequence, subject and time, headers and content. ``more`` ends the first line.
 
         ``raw`` is the content alone, unchanged. With JSON nothing is printed.
         """
@@ -217,17 +205,23 @@ class Output:
     ) -> Iterator[Callable[[int, int], None]]:
         """Show a progress bar on a terminal. Yields a function that takes what is done and the total."""
         if self.as_json or not sys.stderr.isatty():
-            yield lambda done, total: None
+            yield _no_progress
             return
 
         from rich import progress
 
-        amount = progress.DownloadColumn(binary_units=True) if in_bytes else progress.MofNCompleteColumn()
-        what = progress.TextColumn("{task.description}")
-        columns = (what, progress.BarColumn(), amount, progress.TimeRemainingColumn())
+        amount: progress.ProgressColumn = progress.MofNCompleteColumn()
+        if in_bytes:
+            amount = progress.DownloadColumn(binary_units=True)
+        description = progress.TextColumn("{task.description}")
+        columns = (description, progress.BarColumn(), amount, progress.TimeRemainingColumn())
         with progress.Progress(*columns, console=self._notes, transient=True) as bar:
             task = bar.add_task(title, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=max(total, done))
+
+            def update(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=max(total, done))
+
+            yield update
 
     def confirm(self, question: str, *, force: bool) -> None:
         """Ask before something is removed, unless ``force``.
@@ -242,12 +236,14 @@ class Output:
             raise Exit(1)
 
     def asked(self, question: str, *, default: bool = False) -> bool:
-        """Ask, and return the answer. The command ends with 130 after Ctrl-C, and 1 at the end of what is typed."""
+        """Ask, and return the answer. The command ends with 130 after Ctrl-C, with 1 after Ctrl-D."""
         try:
             return typer.confirm(question, default, err=True)
         except typer.Abort as aborted:
             self.note("")
-            raise Exit(130 if isinstance(aborted.__context__, KeyboardInterrupt) else 1) from None
+            if isinstance(aborted.__context__, KeyboardInterrupt):
+                raise Exit(130) from None
+            raise Exit(1) from None  # the end of standard input
 
     def _put(self, table: Table, width: int = _WIDE) -> None:
         """Print a table as wide as the terminal; without a terminal, without blanks at the ends of lines."""
@@ -260,15 +256,12 @@ class Output:
         sys.stdout.flush()
 
 
-def _longest(texts: Iterable[str]) -> int:
-    """Return how many columns of a terminal the longest of these takes."""
-    from rich.cells import cell_len
-
-    return max(map(cell_len, texts), default=0)
+def _no_progress(done: int, total: int) -> None:
+    """Show nothing: there is no terminal."""
 
 
 def text(value: object) -> str:
-    """Return a value as text for people: separators in numbers, units for durations and sizes, "" for nothing."""
+    """Return a value as text for people: numbers with separators, units; "" for nothing."""
     from spark_jetstream.admin.models.base import readable
 
     if value in (None, "", (), [], {}):
@@ -306,12 +299,16 @@ def server_text(replica: Replica) -> str:
         return f"{replica.server} (leader)"
     if replica.offline:
         return f"{replica.server} (offline)"
-    return f"{replica.server} ({'current' if replica.current else 'outdated'}, {replica.lag:,} behind)"
+    state = "current" if replica.current else "outdated"
+    return f"{replica.server} ({state}, {replica.lag:,} behind)"
 
 
 def to_the_second(time: Timestamp) -> str:
     """Return a time without its fraction; "" for the zero time."""
-    return "" if time.never else str(time).partition(".")[0].removesuffix("Z") + "Z"
+    if time.never:
+        return ""
+    whole, _, _ = str(time).partition(".")
+    return whole.removesuffix("Z") + "Z"
 
 
 def rounded(span: Nanoseconds) -> Nanoseconds:
@@ -322,13 +319,16 @@ def rounded(span: Nanoseconds) -> Nanoseconds:
 
 def ago(span: Nanoseconds | None) -> str:
     """Return how long ago something was; None and -1 (of the API) are never."""
-    return "never" if span is None or span < 0 else f"{rounded(span)} ago"
+    if span is None or span < 0:
+        return "never"
+    return f"{rounded(span)} ago"
 
 
 def header_lines(headers: Mapping[str, Iterable[str]]) -> Iterator[str]:
     """Yield a line for each value of each header."""
     for name, values in headers.items():
-        yield from (f"{printable(name)}: {printable(value, LAYOUT)}\n" for value in values)
+        for value in values:
+            yield f"{printable(name)}: {printable(value, LAYOUT)}\n"
 
 
 def message_data(message: StoredMessage) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def message_data(message: StoredMessage) -> dict[str, Any]:
 
 
 def content_data(name: str, content: bytes) -> dict[str, str]:
-    """Return bytes for JSON: the field ``name`` is text if they are UTF-8, else base64; ``encoding`` says which."""
+    """Return bytes for JSON: ``name`` is text if they are UTF-8, else base64, as ``encoding`` says."""
     try:
         return {name: content.decode(), "encoding": "utf-8"}
     except UnicodeDecodeError:

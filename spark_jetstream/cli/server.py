@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import BadParameter, Exit, Option
@@ -26,13 +26,21 @@ from spark_jetstream.errors import (
 )
 from spark_jetstream.protocol.units import Bytes
 
+if TYPE_CHECKING:
+    from spark_jetstream.admin.models.account import ServerReport
+    from spark_jetstream.testing import NatsCluster, NatsServer
+
 
 class _ServerGroup(Group):
     """The group; ``run`` is the command of a line that begins with an option, or has none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        named = args and (not args[0].startswith("-") or args[0] in self.get_help_option_names(ctx))
-        return super().parse_args(ctx, args if named else ["run", *args])
+        if not args or self._is_option_of_run(args[0], ctx):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def _is_option_of_run(self, argument: str, ctx: Any) -> bool:
+        return argument.startswith("-") and argument not in self.get_help_option_names(ctx)
 
 
 server = typer.Typer(
@@ -45,6 +53,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TAKEN = re.compile(r"([\d.]+:\d+): bind: address already in use")
 _LOOK = 0.2  # seconds
 _LAST_WORDS = 3  # lines of a log
+_DEFAULT_PORT = 4222
+_SERVER_FIELDS = (
+    "server_name",
+    "server_id",
+    "version",
+    "cluster",
+    "client_ip",
+    "auth_required",
+    "tls_required",
+)
 
 
 class _Ended(BaseException):
@@ -105,74 +123,102 @@ def serve(
     when it ends. With --config the file decides all of that. With --nodes 3 the URL is a list of
     three, separated by commas; give a store directory the same --nodes each time.
     """
-    from spark_jetstream.testing import NatsCluster, NatsServer
-
     if nodes > 1 and (monitor or config):
         raise BadParameter("--monitor and --config are for a single server, without --nodes")
     out = Output(as_json=as_json)
     keep = None if store_dir is None else store_dir.expanduser().absolute()
-    args = [] if monitor is None else ["-m", str(monitor)]
-    service: NatsServer | NatsCluster
-    if config is not None:
-        args += [] if port is None else ["-p", str(port or -1)]
-        service = NatsServer(
-            config_file=config,
-            args=args if keep is None else [*args, "-sd", str(keep)],
-        )
-    else:
-        first = (4222 if port is None else port) or None
-        single = NatsServer(port=first, store_dir=keep, args=args)
-        service = single if nodes == 1 else NatsCluster(nodes, port=first, store_dir=keep)
+    service = _service(port, keep, nodes, monitor, config)
+    note = f"Ctrl-C ends the server. It keeps {_kept(keep, config)}"
+    if monitor:
+        note += f", and has its monitoring pages at port {monitor}"
     try:
         with handling(_end, *_SIGNALS), service:
-            data = {"url": service.url, "store_dir": None if keep is None else str(keep)}
-            gone = "nothing: its streams are gone when it ends, unless --store-dir names a folder for them"
-            kept = f"its streams in {keep}" if keep else gone if config is None else f"its streams where {config} says"
-            pages = f", and has its monitoring pages at port {monitor}" if monitor else ""
-            out.note(f"Ctrl-C ends the server. It keeps {kept}{pages}")
-            out.lines([service.url], str, data=lambda _: data)
-            servers = service.servers if isinstance(service, NatsCluster) else [service]
-            while all(server.running for server in servers):
-                time.sleep(_LOOK)
-            ended = next(server for server in servers if not server.running)
-            raise JetStreamError(
-                f"{ended.url} has ended: {' '.join(ended.log.splitlines()[-_LAST_WORDS:])}",
-            )
+            out.note(note)
+            _print_url(out, service.url, keep)
+            _wait_for_end(service)
     except _Ended:
         pass
     except ServerStartError as error:
-        problem, *log = str(error).splitlines()
-        taken = _TAKEN.search(str(error))
-        if taken:
-            problem, log = (
-                f"{taken[1]} is in use: choose another port with --port (0: any free one) or --monitor",
-                [],
-            )
-        # The last line of the log is what made it end.
-        raise ServerStartError(f"{problem}: {log[-1].strip()}" if log else problem) from error
+        raise ServerStartError(_start_problem(str(error))) from error
+
+
+def _service(
+    port: int | None,
+    keep: Path | None,
+    nodes: int,
+    monitor: int | None,
+    config: Path | None,
+) -> NatsServer | NatsCluster:
+    """Return the server or the cluster that the options describe. It does not run yet."""
+    from spark_jetstream.testing import NatsCluster, NatsServer
+
+    args = [] if monitor is None else ["-m", str(monitor)]
+    if config is not None:
+        # The options win over the file. To nats-server a free port is -1.
+        if port is not None:
+            args += ["-p", str(port or -1)]
+        if keep is not None:
+            args += ["-sd", str(keep)]
+        return NatsServer(config_file=config, args=args)
+    first = _DEFAULT_PORT if port is None else port
+    if nodes == 1:
+        return NatsServer(port=first or None, store_dir=keep, args=args)
+    return NatsCluster(nodes, port=first or None, store_dir=keep)
+
+
+def _kept(keep: Path | None, config: Path | None) -> str:
+    """Return what is left of the server when it ends."""
+    if keep:
+        return f"its streams in {keep}"
+    if config is not None:
+        return f"its streams where {config} says"
+    return "nothing: its streams are gone when it ends, unless --store-dir names a folder for them"
+
+
+def _print_url(out: Output, url: str, keep: Path | None) -> None:
+    if out.as_json:
+        data = {"url": url, "store_dir": None if keep is None else str(keep)}
+        out.lines([data], str, data=dict)
+    else:
+        out.lines([url], str, data=str)
+
+
+def _wait_for_end(service: NatsServer | NatsCluster) -> None:
+    """Wait until a server ends by itself. Raises `JetStreamError`, which names it."""
+    from spark_jetstream.testing import NatsCluster
+
+    servers = service.servers if isinstance(service, NatsCluster) else (service,)
+    while all(server.running for server in servers):
+        time.sleep(_LOOK)
+    ended = next(server for server in servers if not server.running)
+    last_words = " ".join(ended.log.splitlines()[-_LAST_WORDS:])
+    raise JetStreamError(f"{ended.url} has ended: {last_words}")
+
+
+def _start_problem(text: str) -> str:
+    """Return one line about a server that did not start."""
+    if taken := _TAKEN.search(text):
+        another = "choose another port with --port (0: any free one) or --monitor"
+        return f"{taken[1]} is in use: {another}"
+    problem, *log = text.splitlines()
+    # The last line of the log says why it ended.
+    return f"{problem}: {log[-1].strip()}" if log else problem
 
 
 @command(server, "info", example="server info")
 def info(run: Run) -> None:
     """Show the server of the connection, a round trip to it, and what the account has of its JetStream."""
-    own, account = run.admin.account.connected(), None
+    own = run.admin.account.connected()
+    account = None
     with contextlib.suppress(JetStreamNotEnabled, NoResponders, PermissionDenied):
         account = run.admin.account.info()
-    names = (
-        "server_name",
-        "server_id",
-        "version",
-        "cluster",
-        "client_ip",
-        "auth_required",
-        "tls_required",
-    )
-    pairs = {name.replace("_", " "): own.get(name) for name in names}
+    pairs = {name.replace("_", " "): own.get(name) for name in _SERVER_FIELDS}
     pairs |= {
         "address": f"{own.get('host')}:{own.get('port')}",
         "largest message": Bytes(own["max_payload"]),
+        "round trip": f"{own['rtt'] * 1000:.2f} ms",
+        "JetStream": bool(account),
     }
-    pairs |= {"round trip": f"{own['rtt'] * 1000:.2f} ms", "JetStream": bool(account)}
     if account:
         pairs |= {
             "API level": account.api.level,
@@ -189,22 +235,24 @@ def ping(run: Run) -> None:
     Ends with 1 when a server that others know of does not answer within --timeout.
     """
     reports = run.admin.account.servers()
-    run.out.table(
-        reports,
-        {
-            "server": lambda report: report.server.name,
-            "cluster": lambda report: report.server.cluster,
-            "version": lambda report: report.server.ver,
-            "ms": lambda report: report.rtt * 1000,
-            "connections": lambda report: report.statsz and report.statsz.connections,
-            "slow consumers": lambda report: report.statsz and report.statsz.slow_consumers,
-            "memory": lambda report: report.statsz and report.statsz.mem,
-        },
-        data=as_data,
-    )
-    known = max((report.statsz.active_servers for report in reports if report.statsz), default=0)
+    run.out.table(reports, _report_row, data=as_data)
+    counts = [report.statsz.active_servers for report in reports if report.statsz]
+    known = max(counts, default=0)
     if not known:
         run.out.note("only the system account sees what each server does, and the others")
     if len(reports) < known:
         run.out.note(f"{known - len(reports)} of {known} servers did not answer")
         raise Exit(FAILED)
+
+
+def _report_row(report: ServerReport) -> dict[str, object]:
+    stats = report.statsz
+    return {
+        "server": report.server.name,
+        "cluster": report.server.cluster,
+        "version": report.server.ver,
+        "ms": report.rtt * 1000,
+        "connections": stats and stats.connections,
+        "slow consumers": stats and stats.slow_consumers,
+        "memory": stats and stats.mem,
+    }

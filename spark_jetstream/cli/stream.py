@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Exit, Option, Typer
@@ -27,7 +25,7 @@ from spark_jetstream.errors import ServerBusy, printable
 from spark_jetstream.protocol.units import counted, sized
 
 if TYPE_CHECKING:
-    from spark_jetstream.admin.models.streams import StreamInfo
+    from spark_jetstream.admin.models.streams import ClusterInfo, StreamInfo, StreamSourceInfo
     from spark_jetstream.admin.plan import Action, Plan
 
 streams = group("stream", "Streams: list, create, change, look into, apply, save, remove.")
@@ -47,11 +45,8 @@ def show_all(run: Run, subject: OfSubject = None) -> None:
     If a server of a cluster does not answer for its streams, the command lists the others, says so,
     and ends with 1.
     """
-    _list(
-        run,
-        run.admin.streams.infos(subject),
-        f"no stream stores {subject}" if subject else "there are no streams",
-    )
+    empty = f"no stream stores {subject}" if subject else "there are no streams"
+    _list(run, run.admin.streams.infos(subject), empty)
 
 
 find = Typer()
@@ -65,33 +60,32 @@ def find_streams(run: Run, fields: dict[str, Any]) -> None:
     _list(run, run.admin.streams.find(**fields), "no stream meets all criteria")
 
 
-def _list(run: Run, given: Iterator[StreamInfo], empty: str) -> None:
+def _list(run: Run, streams: Iterator[StreamInfo], empty: str) -> None:
     infos: list[StreamInfo] = []
     incomplete: ServerBusy | None = None
     try:
-        # Not `infos.extend`: what came before the error is shown.
-        for info in given:
+        # Not `infos.extend`: the command shows the streams that came before the error.
+        for info in streams:
             infos.append(info)
     except ServerBusy as error:
         if not infos:
             raise
         incomplete = error
-    run.out.table(
-        infos,
-        {
-            "name": lambda info: info.config.name,
-            "storage": lambda info: info.config.storage,
-            "retention": lambda info: info.config.retention,
-            "messages": lambda info: info.state.messages,
-            "size": lambda info: info.state.bytes,
-            "consumers": lambda info: info.state.consumer_count,
-            "last message": lambda info: to_the_second(info.state.last_ts),
-        },
-        data=as_data,
-        empty=empty,
-    )
+    run.out.table(infos, _row, data=as_data, empty=empty)
     if incomplete is not None:
         raise incomplete
+
+
+def _row(info: StreamInfo) -> dict[str, object]:
+    return {
+        "name": info.config.name,
+        "storage": info.config.storage,
+        "retention": info.config.retention,
+        "messages": info.state.messages,
+        "size": info.state.bytes,
+        "consumers": info.state.consumer_count,
+        "last message": to_the_second(info.state.last_ts),
+    }
 
 
 @command(streams, "names", example="stream names")
@@ -108,24 +102,23 @@ def info(run: Run, stream: StreamName) -> None:
     the server's whole reply.
     """
     stream_info = run.admin.streams.load(stream)
-    run.out.record(
-        _configuration(stream_info),
-        data=as_data(stream_info),
-        title=f"Stream {stream_info.config.name}",
-    )
+    title = f"Stream {stream_info.config.name}"
+    run.out.record(_configuration(stream_info), data=as_data(stream_info), title=title)
     run.out.text("")
     run.out.record(_state(stream_info), title="State")
     if stream_info.origins:
+        heading = "mirror of" if stream_info.mirror else "source"
         run.out.text("")
-        run.out.table(
-            stream_info.origins,
-            {
-                "mirror of" if stream_info.mirror else "source": lambda origin: origin.name,
-                "lag": lambda origin: origin.lag,
-                "last sign": lambda origin: ago(origin.active),
-                "": lambda origin: origin.error.description if origin.error else "",
-            },
-        )
+        run.out.table(stream_info.origins, partial(_origin_row, heading))
+
+
+def _origin_row(heading: str, origin: StreamSourceInfo) -> dict[str, object]:
+    return {
+        heading: origin.name,
+        "lag": origin.lag,
+        "last sign": ago(origin.active),
+        "": origin.error.description if origin.error else "",
+    }
 
 
 @command(streams, "state", example="stream state ORDERS")
@@ -143,12 +136,16 @@ def show_gaps(run: Run, stream: StreamName) -> None:
     large reply.
     """
     state = run.admin.streams.load(stream, deleted=True).state
-    missing = [sequence for sequence in state.deleted if sequence]  # a server has 0 for a stream that is new
-    # Neighbours have the same distance to their places in the list.
-    runs = [[at for _, at in same] for _, same in groupby(enumerate(missing), lambda pair: pair[1] - pair[0])]
-    gaps = [{"first": gap[0], "last": gap[-1], "messages": len(gap)} for gap in runs]
-    columns = {name: itemgetter(name) for name in ("first", "last", "messages")}
-    run.out.table(gaps, columns, data=dict, empty=f"stream {stream} has no gaps")
+    gaps: list[dict[str, int]] = []
+    for sequence in state.deleted:
+        if not sequence:
+            continue  # a server has 0 for a stream that is new
+        if gaps and sequence == gaps[-1]["last"] + 1:
+            gaps[-1]["last"] = sequence
+            gaps[-1]["messages"] += 1
+        else:
+            gaps.append({"first": sequence, "last": sequence, "messages": 1})
+    run.out.table(gaps, dict, data=dict, empty=f"stream {stream} has no gaps")
 
 
 @command(streams, "subjects", example="stream subjects ORDERS 'orders.eu.>'")
@@ -161,39 +158,49 @@ def show_subjects(
     ] = ">",
 ) -> None:
     """List the subjects that have messages, sorted, with the number of messages of each."""
-    run.out.table(
-        run.admin.streams.subjects(stream, subject),
-        {"subject": lambda count: printable(count[0]), "messages": lambda count: count[1]},
-        data=lambda count: {"subject": count[0], "messages": count[1]},
-        empty=f"stream {stream} has no messages" if subject == ">" else f"stream {stream} has no messages on {subject}",
-    )
+    empty = f"stream {stream} has no messages"
+    if subject != ">":
+        empty += f" on {subject}"
+    counts = run.admin.streams.subjects(stream, subject)
+    run.out.table(counts, _subject_row, data=_subject_data, empty=empty)
+
+
+def _subject_data(count: tuple[str, int]) -> dict[str, object]:
+    subject, messages = count
+    return {"subject": subject, "messages": messages}
+
+
+def _subject_row(count: tuple[str, int]) -> dict[str, object]:
+    subject, messages = count
+    return {"subject": printable(subject), "messages": messages}
 
 
 _MAIN = (
-    "retention", "storage", "num_replicas", "max_age", "max_bytes", "max_msgs", "max_msgs_per_subject", "max_msg_size",
-    "max_consumers", "discard", "duplicate_window",
+    "retention", "storage", "num_replicas", "max_age", "max_bytes", "max_msgs",
+    "max_msgs_per_subject", "max_msg_size", "max_consumers", "discard", "duplicate_window",
 )  # fmt: skip
 
 
 def _configuration(info: StreamInfo) -> dict[str, object]:
-    """Return the main fields, those that differ from their defaults, and when the stream was created."""
+    """Return the main fields, those that differ from their defaults, and the time of creation."""
     from spark_jetstream.cli.field_options import field_words
 
-    config, fields = info.config, type(info.config).model_fields
+    config = info.config
+    fields = type(config).model_fields
     shown: dict[str, object] = {name: field_words(config, name) for name in ("subjects", *_MAIN)}
     shown["created"] = info.created
     for name in config.field_names:
-        default = fields[name].get_default(call_default_factory=True) if name in fields else None
+        default = None  # of a field that only the server knows
+        if name in fields:
+            default = fields[name].get_default(call_default_factory=True)
         if name != "name" and getattr(config, name) != default:
             shown[name] = field_words(config, name)
     return shown
 
 
 def _state(info: StreamInfo) -> dict[str, object]:
-    from spark_jetstream.admin.models.streams import replicas
-
     state = info.state
-    cluster, desired = info.cluster, info.cluster.desired if info.cluster else None
+    others = [other.name for other in info.alternates if other.name != info.config.name]
     return {
         "messages": f"{state.messages:,}",
         "size": sized(state.bytes),
@@ -204,16 +211,30 @@ def _state(info: StreamInfo) -> dict[str, object]:
         "subjects": f"{state.num_subjects:,}",
         "consumers": f"{state.consumer_count:,}",
         "domain": info.domain,
-        "cluster": cluster.name if cluster else "",
-        "servers": ", ".join(map(server_text, replicas(cluster))),
-        "no leader": "nothing can be stored" if cluster and not cluster.leader else "",
-        "changing": (desired.status.description or "yes") if desired and desired.status else "",
-        "also in": ", ".join(other.name for other in info.alternates if other.name != info.config.name),
+        **_cluster_state(info.cluster),
+        "also in": ", ".join(others),
     }
 
 
+def _cluster_state(cluster: ClusterInfo | None) -> dict[str, object]:
+    """Return the servers of a stream, and whether it has no leader, or moves to other servers."""
+    from spark_jetstream.admin.models.streams import replicas
+
+    servers = ", ".join(map(server_text, replicas(cluster)))
+    if cluster is None:
+        return {"servers": servers}
+    state = {"cluster": cluster.name, "servers": servers}
+    if not cluster.leader:
+        state["no leader"] = "nothing can be stored"
+    desired = cluster.desired
+    if desired and desired.status:
+        state["changing"] = desired.status.description or "yes"
+    return dict(state)
+
+
 def _position(sequence: int, time: str) -> str:
-    return f"sequence {sequence:,}{f', {time}' if time else ''}"
+    text = f"sequence {sequence:,}"
+    return f"{text}, {time}" if time else text
 
 
 # Creating and changing
@@ -222,8 +243,9 @@ _TEMPLATES = ("stream", "work-queue")
 
 NewName = Annotated[str, Argument(help="Name of the new stream.")]
 _COMMON = (
-    "subjects", "description", "retention", "storage", "num_replicas", "max_age", "max_bytes", "max_msgs",
-    "max_msgs_per_subject", "max_msg_size", "discard", "duplicate_window", "allow_direct",
+    "subjects", "description", "retention", "storage", "num_replicas", "max_age", "max_bytes",
+    "max_msgs", "max_msgs_per_subject", "max_msg_size", "discard", "duplicate_window",
+    "allow_direct",
 )  # fmt: skip
 
 
@@ -264,13 +286,9 @@ def add(
         f"stream {name}",
     )
     admin = run.admin.streams
-    _created(
-        run,
-        *arguments.create(
-            lambda: admin.load(name),
-            lambda: admin.create(wanted, pedantic=pedantic),
-        ),
-    )
+    load = partial(admin.load, name)
+    make = partial(admin.create, wanted, pedantic=pedantic)
+    _print_created(run, *arguments.create(load, make))
 
 
 @command(streams, "edit", example="stream edit ORDERS --max-age 60d --unset max-bytes --dry-run")
@@ -307,10 +325,9 @@ def copy(run: Run, stream: StreamName, name: NewName, fields: dict[str, Any]) ->
     subjects.
     """
     admin = run.admin.streams
-    _created(
-        run,
-        *arguments.create(lambda: admin.load(name), lambda: admin.copy(stream, name, **fields)),
-    )
+    load = partial(admin.load, name)
+    make = partial(admin.copy, stream, name, **fields)
+    _print_created(run, *arguments.create(load, make))
 
 
 @command(streams, "seal", example="stream seal ORDERS_2025")
@@ -318,17 +335,11 @@ def seal(run: Run, stream: StreamName, dry_run: DryRun = False, force: Force = F
     """Seal a stream: no message can be added or removed any more, not even by age. This cannot be undone."""
     admin = run.admin.streams
     differences = admin.plan(stream, sealed=True)
-    change(
-        run,
-        {"stream": stream},
-        differences,
-        lambda: admin.seal(stream),
-        force=force,
-        dry_run=dry_run,
-    )
+    carry_out = partial(admin.seal, stream)
+    change(run, {"stream": stream}, differences, carry_out, force=force, dry_run=dry_run)
 
 
-def _created(run: Run, info: StreamInfo, outcome: str) -> None:
+def _print_created(run: Run, info: StreamInfo, outcome: str) -> None:
     stores = ", ".join(info.config.subjects) or "what it copies"
     data = {**as_data(info), "did_create": outcome == arguments.CREATED}
     run.out.done(f"stream {info.config.name} {outcome}; it stores {stores}", **data)
@@ -407,15 +418,19 @@ def export(
     if yaml and run.out.as_json:
         raise BadParameter("--yaml and --json contradict each other")
     described = run.admin.describe(stream, readable=yaml)
-    text = yaml_text(described) if yaml else json.dumps(described, indent=2, ensure_ascii=False) + "\n"
-    run.out.raw(text.encode())
+    if yaml:
+        run.out.raw(yaml_text(described).encode())
+        return
+    text = json.dumps(described, indent=2, ensure_ascii=False)
+    run.out.raw(f"{text}\n".encode())
 
 
 def _counted(plan: Plan) -> str:
+    """Return the number of streams and of consumers that a plan changes."""
     changed = [step for step in plan.steps if step.action != "unchanged"]
-    consumers = sum(bool(step.consumer) for step in changed)
-    counts = ((len(changed) - consumers, "stream"), (consumers, "consumer"))
-    return " and ".join(counted(count, what) for count, what in counts if count)
+    consumers = len([step for step in changed if step.consumer])
+    counts = {"stream": len(changed) - consumers, "consumer": consumers}
+    return " and ".join(counted(count, noun) for noun, count in counts.items() if count)
 
 
 # Backups
@@ -452,11 +467,11 @@ def backup(
             check=check,
             progress=progress,
         )
-    state, manifest = made.reply.state, made.manifest
+    state = made.reply.state
+    manifest = made.manifest
+    held = f"{counted(state.messages, 'message')} in {sized(manifest.data_bytes)}"
     run.out.done(
-        f"stream {stream} was saved at {made.path}: {counted(state.messages, 'message')} in "
-        f"{sized(manifest.data_bytes)}, "
-        f"SHA-256 {manifest.data_sha256}",
+        f"stream {stream} was saved at {made.path}: {held}, SHA-256 {manifest.data_sha256}",
         stream=stream,
         path=str(made.path),
         messages=state.messages,
@@ -494,14 +509,19 @@ def restore(
             progress=progress,
             **fields,
         )
-    state, stream = restored.info.state, restored.info.config.name
-    checked = f"its checksum was right, SHA-256 {restored.sha256}" if restored.sha256 else "it had no checksum"
+    state = restored.info.state
+    stream = restored.info.config.name
+    checked = "it had no checksum"
+    if restored.sha256:
+        checked = f"its checksum was right, SHA-256 {restored.sha256}"
+    messages = counted(state.messages, "message")
+    sentence = f"stream {stream} was restored from {source}: {messages}; {checked}"
     for note in restored.notes:
         run.out.note(f"note: {note}")
     for difference in restored.differences:
         run.out.note(f"not as it was: {difference}")
     run.out.done(
-        f"stream {stream} was restored from {source}: {counted(state.messages, 'message')}; {checked}",
+        sentence,
         stream=stream,
         messages=state.messages,
         bytes=int(state.bytes),
@@ -533,17 +553,18 @@ def purge(
     force: Force = False,
 ) -> None:
     """Remove messages of a stream: all of them, unless options choose some."""
-    which = [f" on {subject}" if subject is not None else ""]
-    which += [f" before sequence {sequence:,}"] if sequence is not None else []
-    which += [f" but the last {keep:,}"] if keep is not None else []
-    run.out.confirm(f"Remove all messages{''.join(which)} of stream {stream}?", force=force)
+    chosen = ""
+    if subject is not None:
+        chosen += f" on {subject}"
+    if sequence is not None:
+        chosen += f" before sequence {sequence:,}"
+    if keep is not None:
+        chosen += f" but the last {keep:,}"
+    run.out.confirm(f"Remove all messages{chosen} of stream {stream}?", force=force)
     purged = run.admin.streams.purge(stream, subject=subject, sequence=sequence, keep=keep)
     were = "was" if purged == 1 else "were"
-    run.out.done(
-        f"{counted(purged, 'message')} of stream {stream} {were} removed",
-        stream=stream,
-        purged=purged,
-    )
+    sentence = f"{counted(purged, 'message')} of stream {stream} {were} removed"
+    run.out.done(sentence, stream=stream, purged=purged)
 
 
 @command(streams, "rm", example="stream rm ORDERS_TEST --force")
@@ -556,14 +577,16 @@ def remove(
     for name in stream:
         if not force:
             state = run.admin.streams.load(name).state
-            held = f"{counted(state.messages, 'message')} and {counted(state.consumer_count, 'consumer')}"
-            run.out.confirm(f"Delete stream {name} with {held}?", force=force)
+            messages = counted(state.messages, "message")
+            consumers = counted(state.consumer_count, "consumer")
+            question = f"Delete stream {name} with {messages} and {consumers}?"
+            run.out.confirm(question, force=force)
         run.admin.streams.delete(name)
-        run.out.lines(
-            [name],
-            "stream {} was deleted".format,
-            data=lambda name: {"stream": name, "deleted": True},
-        )
+        run.out.lines([name], "stream {} was deleted".format, data=_deleted_data)
+
+
+def _deleted_data(name: str) -> dict[str, object]:
+    return {"stream": name, "deleted": True}
 
 
 # Servers

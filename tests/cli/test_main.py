@@ -227,8 +227,11 @@ def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
 def test_tables_are_never_cut_and_obey_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as where tests of many projects run; a pipe stays one
     written = ascii_output(monkeypatch)
-    columns = {"a": lambda item: item, "b": len, "": lambda item: ""}
-    Output(as_json=False).table(["x" * 30_000, "\u65e5\x1b[2J"], columns, data=str, empty="")
+
+    def row(item: str) -> dict[str, object]:
+        return {"a": item, "b": len(item), "": ""}
+
+    Output(as_json=False).table(["x" * 30_000, "\u65e5\x1b[2J"], row, data=str, empty="")
     heading, first, second, end = written.getvalue().decode().split("\n")
     assert heading.split() == ["a", "b"]
     assert first.split() == ["x" * 30_000, "30,000"]

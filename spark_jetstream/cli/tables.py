@@ -1,0 +1,86 @@
+"""Columns of a table: the texts of their cells, and how wide each is on a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_LONG_WORD = 24  # more than a time has
+_GAP = 2  # blanks between two columns, where the terminal has room
+_ISO_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(?=[\d:]+Z$)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. ``numeric``: all of its values are numbers."""
+
+    heading: str
+    cells: Sequence[str]
+    numeric: bool
+
+    @property
+    def least_width(self) -> int:
+        """The width of the longest word, or `_LONG_WORD` if that is less: longer words break."""
+        words = " ".join([self.heading, *self.cells]).split()
+        return min(_LONG_WORD, _longest(words))
+
+    @property
+    def full_width(self) -> int:
+        """The width at which no cell breaks."""
+        return _longest([self.heading, *self.cells])
+
+
+class Layout(NamedTuple):
+    """The width of each column; ``narrow``: one blank between two columns, in place of two."""
+
+    widths: list[int]
+    narrow: bool
+
+
+def columns_of(
+    rows: Sequence[Mapping[str, object]],
+    text: Callable[[object], str],
+    *,
+    breaks: bool,
+) -> list[Column]:
+    """Return the columns of rows that have the same headings.
+
+    A column without a heading is left out if all of its cells are empty. ``breaks``: cells may
+    break, so a time has a blank where it may break.
+    """
+    columns = []
+    for heading in rows[0]:
+        values = [row[heading] for row in rows]
+        cells = [text(value) for value in values]
+        if breaks:
+            cells = [_ISO_TIME.sub(r"\1 ", cell) for cell in cells]
+        if heading or any(cells):
+            numeric = all(isinstance(value, (int, float)) for value in values)
+            columns.append(Column(heading, cells, numeric))
+    return columns
+
+
+def fit(columns: Sequence[Column], width: int) -> Layout:
+    """Return the layout of columns on a terminal that is ``width`` wide."""
+    least = [column.least_width for column in columns]
+    gaps = len(columns) - 1
+    spare = width - sum(least) - _GAP * gaps
+    narrow = spare < 0
+    if narrow:
+        spare += gaps
+    widths = []
+    # From the left, each column takes of the spare room as much as its cells lack.
+    for column, room in zip(columns, least, strict=True):
+        more = max(0, min(spare, column.full_width - room))
+        spare -= more
+        widths.append(room + more)
+    return Layout(widths, narrow)
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Return how many columns of a terminal the longest of these texts takes."""
+    from rich.cells import cell_len
+
+    return max(map(cell_len, texts), default=0)
