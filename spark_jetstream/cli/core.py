@@ -12,7 +12,8 @@ from spark_jetstream.cli.app import FAILED, Run, command
 from spark_jetstream.cli.buckets import Count
 from spark_jetstream.cli.object import headers_of
 from spark_jetstream.cli.output import content_data, content_text, header_lines
-from spark_jetstream.cli.pub import Templates, fill, whole_data
+from spark_jetstream.cli.pub import Templates, whole_data
+from spark_jetstream.cli.templates import fill
 from spark_jetstream.errors import OptionError, printable
 
 if TYPE_CHECKING:
@@ -111,16 +112,17 @@ def reply(
     def answered(messages: Subscription[CoreMessage]) -> Iterator[CoreMessage]:
         for number, message in enumerate(_received(run, messages), 1):
             try:
-                messages.reply(
-                    message,
-                    *((message.data, message.headers) if data is None else (payload(number),)),
-                )
+                if data is None:
+                    messages.reply(message, message.data, message.headers)
+                else:
+                    messages.reply(message, payload(number))
             except OptionError as error:
                 run.out.note(f"no reply to message {number:,}: {error}")
             yield message
 
     with run.admin.subscribe(subject, queue=queue, count=count) as messages:
-        run.out.note(f"Replying to {subject}{f' in the queue group {queue}' if queue else ''}")
+        members = f" in the queue group {queue}" if queue else ""
+        run.out.note(f"Replying to {subject}{members}")
         _show(run, answered(messages))
 
 
@@ -132,9 +134,9 @@ def _received(run: Run, messages: Subscription[CoreMessage]) -> Iterator[CoreMes
         if isinstance(item, CoreMessage):
             yield item
         else:
-            run.out.note(
-                f"{'messages may be missing' if item.until else 'nothing is received'}: {item.reason}",
-            )
+            # A gap without an end is a connection that is still lost.
+            effect = "messages may be missing" if item.until else "nothing is received"
+            run.out.note(f"{effect}: {item.reason}")
     if messages.gaps:
         raise Exit(FAILED)
 
@@ -146,22 +148,26 @@ def _show(
     raw: bool = False,
     headers_only: bool = False,
 ) -> None:
+    """Print messages with their numbers."""
+
     def text(numbered: tuple[int, CoreMessage]) -> str:
         number, message = numbered
         reply_to = f' with reply "{printable(message.reply)}"' if message.reply else ""
-        payload = "" if headers_only else f"\n{content_text(message.data)}\n"
         head = f'[#{number}] Received on "{printable(message.subject)}"{reply_to}\n'
-        return head + "".join(header_lines(message.headers)) + payload
+        head += "".join(header_lines(message.headers))
+        return head if headers_only else f"{head}\n{content_text(message.data)}\n"
 
     def data(numbered: tuple[int, CoreMessage]) -> dict[str, Any]:
         number, message = numbered
-        known = {
+        known: dict[str, Any] = {
             "number": number,
             "subject": message.subject,
             "reply": message.reply,
             "headers": message.headers,
         }
-        return known if headers_only else {**known, **content_data("data", message.data)}
+        if not headers_only:
+            known |= content_data("data", message.data)
+        return known
 
     if raw:
         for message in messages:

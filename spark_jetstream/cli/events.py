@@ -77,26 +77,21 @@ def watch(
     says so (in JSON with the type spark_jetstream.event.v1.gap), on standard error as well, and the
     exit code at the end is 1.
     """
-    from spark_jetstream.admin.event_text import (
-        EventTemplate,
-        cloud_event,
-        event_details,
-        event_json,
-        event_line,
-    )
+    from spark_jetstream.admin.event_text import cloud_event, event_json
 
     if duration is not None and not duration:
         raise BadParameter("it must be longer than 0", param_hint="--for")
     if details and template is not None:
         raise BadParameter("--details and --template contradict each other")
-    if (details or template is not None) and (cloudevents or run.out.as_json):
+    as_json = cloudevents or run.out.as_json
+    if as_json and (details or template is not None):
         raise BadParameter(
             "--details and --template are for text, and contradict --json and --cloudevents",
         )
     both = everything or not (advisories or metrics)
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
-    line = event_details if details else event_line if template is None else EventTemplate(template)
+    line = _line(template, details=details)
     with run.admin.events.watch(
         *(kinds or ()),
         advisories=advisories or both,
@@ -111,6 +106,15 @@ def watch(
         out.lines(_noted(watched, run.out), line, data=data)
     if watched.gaps:
         raise Exit(FAILED)
+
+
+def _line(template: str | None, *, details: bool) -> Callable[[Event], str]:
+    """Return the function that makes the text of an event."""
+    from spark_jetstream.admin.event_text import EventTemplate, event_details, event_line
+
+    if details:
+        return event_details
+    return event_line if template is None else EventTemplate(template)
 
 
 def _noted(watched: Subscription[Event], out: Output) -> Iterator[Event]:

@@ -72,37 +72,53 @@ def get(
         "--since": since,
         "--subject": subject,
         "--count": count,
+        # With --next it says where to begin.
         "--from": first if following is None else None,
     }
-    given = [name for name, value in chosen.items() if value is not None]
-    if not given:
-        raise BadParameter(
-            "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count",
-        )
-    single = given[0] in ("SEQUENCE", "--last", "--next")
-    if (single and len(given) > 1) or {"--since", "--from"} <= {*given}:
-        raise BadParameter(f"{' and '.join(given)} contradict each other")
-    admin, start = run.admin.messages, 1 if first is None else first
+    _check_choice([name for name, value in chosen.items() if value is not None])
+    admin = run.admin.messages
+    start = 1 if first is None else first
     if sequence is not None:
-        messages = iter([admin.get(stream, sequence, direct=direct)])
+        _print_single(run, admin.get(stream, sequence, direct=direct), raw)
     elif last is not None:
-        messages = iter([admin.last(stream, last, direct=direct)])
+        _print_single(run, admin.last(stream, last, direct=direct), raw)
     elif following is not None:
-        messages = iter([admin.next(stream, following, start, direct=direct)])
+        _print_single(run, admin.next(stream, following, start, direct=direct), raw)
     else:
-        wanted = count or _DEFAULT_COUNT + 1
         messages = admin.read(
             stream,
             subject,
             sequence=start,
             since=since,
-            count=wanted,
+            # One more than is shown, to tell whether there are more.
+            count=count or _DEFAULT_COUNT + 1,
             direct=direct or None,
         )
-    shown = islice(messages, count or _DEFAULT_COUNT)
+        _print_several(run, messages, count or _DEFAULT_COUNT, raw)
+
+
+def _check_choice(given: list[str]) -> None:
+    """Refuse options that choose no message, and those that exclude each other."""
+    if not given:
+        raise BadParameter(
+            "which message? Give a sequence, --last, --next, or --from, --since, --subject, --count",
+        )
+    single = given[0] in ("SEQUENCE", "--last", "--next")
+    two_starts = "--since" in given and "--from" in given
+    if (single and len(given) > 1) or two_starts:
+        raise BadParameter(f"{' and '.join(given)} contradict each other")
+
+
+def _print_single(run: Run, message: StoredMessage, raw: bool) -> None:
+    run.out.json(message_data(message))
+    run.out.message(message, raw=raw)
+
+
+def _print_several(run: Run, messages: Iterator[StoredMessage], count: int, raw: bool) -> None:
+    """Print the first messages, and a note if there are more."""
+    shown = islice(messages, count)
     if run.out.as_json:
-        data = [message_data(message) for message in shown]
-        run.out.json(data[0] if single else data)
+        run.out.json([message_data(message) for message in shown])
     else:
         _print(run, shown, raw)
     if next(messages, None) is not None:
@@ -136,17 +152,20 @@ def view(
     if run.out.as_json:
         run.out.lines(messages, str, data=message_data)
         return
-    _print(run, messages, raw, size if sys.stdin.isatty() and sys.stdout.isatty() else None)
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    _print(run, messages, raw, size if on_terminal else None)
 
 
 def _print(run: Run, messages: Iterator[StoredMessage], raw: bool, page: int | None = None) -> None:
     """Print messages. After each ``page`` of them the user may end it."""
-    number = 0
-    for number, message in enumerate(messages, 1):
-        if page and number > 1 and number % page == 1 % page and not run.out.asked("Next page?", default=True):
+    printed = 0
+    for message in messages:
+        page_is_full = page is not None and printed > 0 and printed % page == 0
+        if page_is_full and not run.out.asked("Next page?", default=True):
             return
         run.out.message(message, raw=raw)
-    if not number:
+        printed += 1
+    if not printed:
         run.out.note("there are no such messages")
 
 
@@ -163,8 +182,12 @@ def delete(
 ) -> None:
     """Delete a message, and overwrite what is on the disk."""
     run.out.confirm(f"Delete message {sequence:,} of stream {stream}?", force=force)
-    (run.admin.messages.delete if no_erase else run.admin.messages.erase)(stream, sequence)
-    done = "deleted" if no_erase else "erased"
+    if no_erase:
+        run.admin.messages.delete(stream, sequence)
+        done = "deleted"
+    else:
+        run.admin.messages.erase(stream, sequence)
+        done = "erased"
     run.out.done(
         f"message {sequence:,} of stream {stream} was {done}",
         stream=stream,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_jetstream.admin import JetStreamAdmin, StoredMessage
-from spark_jetstream.cli import pub
+from spark_jetstream.cli import templates
 from spark_jetstream.testing import NatsServer
 from tests.cli.conftest import Command, refused
 from tests.support.command import succeed
@@ -46,8 +46,8 @@ def test_templates_are_filled_in_for_each_message(
     now = dt.datetime(2026, 3, 1, 0, 5, 9, 876_543).astimezone()
     nanos = int(now.timestamp()) * 10**9 + 876_543_210
     clock = {"time": now.timestamp, "time_ns": lambda: nanos}
-    monkeypatch.setattr(pub, "time", types.SimpleNamespace(**clock))
-    monkeypatch.setattr(pub, "dt", types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda: now)))
+    monkeypatch.setattr(templates, "time", types.SimpleNamespace(**clock))
+    monkeypatch.setattr(templates, "dt", types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda: now)))
     data = '{{Count}}|{{.Cnt}}|{{ Time }}|{{TimeStamp}}|{{Unix}}|{{UnixNano}}|{{ID}}|{{Random 3 5}}|{"a":{"b":1}}'
     headers = ("-H", "Number: {{Count}}", "--header", "Number:x", "-H", "Time: a:b")
     ran = do(f"{stream}.{{{{Count}}}}", data, *headers, "--count", 20)
