@@ -22,22 +22,24 @@ CONNECTION = "Connection (as in the nats CLI)"
 """The panel of the options that only the top help shows."""
 
 COMMON, ADVANCED = "Common fields", "Advanced fields (docs/commands says more)"
-"""The panels of the options that are fields of a configuration. Of the second, help has the first sentences."""
+"""The panels of options that are fields of a configuration. Help is brief in the second."""
 
 _ELSEWHERE = "Connection options (--server, --context, ...): see spark-jetstream --help."
+_ARGUMENT = "ARGUMENT"  # in `OPTION_HINTS`: an argument too many
 _HYPHEN = "\u2011"  # where lines do not break
 _FLAGS_WIDE = 27  # a longer flag has its help below it
+#: The types of values as typer writes them, and the words in their place.
 _TYPES = (
     (r"(<int[^>]*>|INTEGER.*)", "NUMBER"),
     (r"<[^>|]*>", "TEXT"),
     (r"<([^>]*)>", r"\1"),
-)  # as typer writes them
+)
 WrongUsage: Any = typer.BadParameter.__mro__[1]
-"""What typer raises for a command line that it does not understand; only this subclass has a public name."""
+"""typer raises it for a command line that it does not understand; only a subclass has a public name."""
 
 
 class _Helpful:
-    """Writes the help of a command or a group, and accepts the options of the ``nats`` tool under their names there."""
+    """Writes the help of a command or a group, and accepts the option names of the ``nats`` tool."""
 
     params: list[Any]
     without = ""
@@ -48,7 +50,8 @@ class _Helpful:
         self.format_usage(ctx, formatter)
         self.write_text(formatter, inspect.cleandoc(self.help or ""))
         self.format_options(ctx, formatter)
-        if any(getattr(option, "rich_help_panel", None) == CONNECTION for option in self.params) and ctx.parent:
+        connects = any(_panel(option) == CONNECTION for option in self.params)
+        if connects and ctx.parent:
             self.write_text(formatter, _ELSEWHERE)
         self.write_text(formatter, self.epilog or "")
         formatter.buffer[:] = [part.replace(_HYPHEN, "-") for part in formatter.buffer]
@@ -58,63 +61,85 @@ class _Helpful:
         if text:
             formatter.write_paragraph()
             with formatter.indentation():
-                formatter.write_text(text.replace("-", _HYPHEN))
+                formatter.write_text(_unbroken(text))
 
     def format_options(self: Any, ctx: Any, formatter: Any) -> None:
         """Write arguments and options by their panels, each panel where its first one is."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            panel, record = (
-                getattr(parameter, "rich_help_panel", None),
-                parameter.get_help_record(ctx),
-            )
+            record = parameter.get_help_record(ctx)
+            panel = _panel(parameter)
             if parameter.param_type_name == "argument":
-                panels.setdefault("Arguments", []).append(
-                    (argument(parameter), parameter.help or ""),
-                )
+                row = (argument(parameter), parameter.help or "")
+                panels.setdefault("Arguments", []).append(row)
             elif record is not None and panel != self.without:
-                row = (_flags(parameter, record[0]), option_help(parameter, brief=True))
+                flags, _ = record
+                row = (_flags(parameter, flags), option_help(parameter, brief=True))
                 panels.setdefault(panel or "Options", []).append(row)
         for name, rows in panels.items():
             with formatter.section(name):
-                formatter.write_dl(
-                    [(flags, help.replace("-", _HYPHEN)) for flags, help in rows],
-                    col_max=_FLAGS_WIDE,
-                )
+                unbroken = [(flags, _unbroken(help)) for flags, help in rows]
+                formatter.write_dl(unbroken, col_max=_FLAGS_WIDE)
 
     def make_parser(self, ctx: Any) -> Any:
         """Return the parser, which knows the aliases too; neither help nor completion has them."""
         parser = super().make_parser(ctx)  # type: ignore[misc]  # of the command
-        known = {flag: option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
+        known = {}
+        for option in self.params:
+            for flag in (*option.opts, *option.secondary_opts):
+                known[flag] = option
         for alias, flag in _of_place(OPTIONS, ctx):
             if flag in known and alias not in known:
                 twin = copy.copy(known[flag])
-                twin.opts, twin.secondary_opts = (
-                    [alias],
-                    [f"--no-{alias[2:]}"] if twin.secondary_opts else [],
-                )
+                twin.opts = [alias]
+                if twin.secondary_opts:
+                    twin.secondary_opts = [f"--no-{alias[2:]}"]
                 twin.add_to_parser(parser, ctx)
         return parser
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
-        """Read the options; of one that only the ``nats`` tool has, say what to write instead."""
+        """Read the options; for one that only the ``nats`` tool has, say what to write instead."""
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]  # of the command
         except WrongUsage as error:
-            missing = getattr(error, "param", None)
-            if missing is not None and missing.param_type_name == "option" and "Missing" in type(error).__name__:
+            if missing := _missing_option(error):
                 example = (self.epilog or "").removeprefix("Example: ")
-                ctx.fail(f"option {missing.opts[0]} is missing: name it as in `{example}`")
-            name = getattr(
-                error,
-                "option_name",
-                "ARGUMENT" if "extra argument" in error.message else "",
-            )
+                ctx.fail(f"option {missing} is missing: name it as in `{example}`")
+            name = _refused_name(error)
             if hint := dict(_of_place(OPTION_HINTS, ctx)).get(name):
-                ctx.fail(
-                    f"there is no {'further argument' if name == 'ARGUMENT' else f'option {name}'}: {hint}",
-                )
+                noun = "further argument" if name == _ARGUMENT else f"option {name}"
+                ctx.fail(f"there is no {noun}: {hint}")
             raise
+
+
+def _panel(parameter: Any) -> str | None:
+    """Return the panel of a parameter in help; None without one."""
+    panel: str | None = getattr(parameter, "rich_help_panel", None)
+    return panel
+
+
+def _unbroken(text: str) -> str:
+    """Return a text whose lines do not break inside of an option."""
+    return text.replace("-", _HYPHEN)
+
+
+def _missing_option(error: Any) -> str:
+    """Return the option that a command line lacks; "" if the error is another one."""
+    # typer has no public name for the class.
+    if "Missing" not in type(error).__name__:
+        return ""
+    parameter = getattr(error, "param", None)
+    if parameter is None or parameter.param_type_name != "option":
+        return ""
+    return str(parameter.opts[0])
+
+
+def _refused_name(error: Any) -> str:
+    """Return the option that does not exist, or `_ARGUMENT` for one too many; else ""."""
+    name = getattr(error, "option_name", None)
+    if name is None and "extra argument" in error.message:
+        return _ARGUMENT
+    return name or ""
 
 
 class Command(_Helpful, TyperCommand):
@@ -155,10 +180,12 @@ class Group(_Helpful, TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with the first sentences of their help, then the options."""
-        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
+        rows = []
+        for name, command in self.commands.items():
+            if not command.hidden:
+                rows.append((name, _unbroken(first_sentence(command.help or ""))))
         with formatter.section("Commands"):
-            rows = [(name, first_sentence(command.help or "")) for name, command in shown]
-            formatter.write_dl([(name, help.replace("-", _HYPHEN)) for name, help in rows])
+            formatter.write_dl(rows)
         super().format_options(ctx, formatter)
 
 
@@ -172,7 +199,9 @@ def quick(parameters: list[Any]) -> list[Any]:
 
 def _value(parameter: Any, ctx: Any, value: Any) -> Any:
     if value is None:
-        return parameter.callback and parameter.callback(ctx, parameter, None)
+        if parameter.callback is None:
+            return None
+        return parameter.callback(ctx, parameter, None)
     return type(parameter).process_value(parameter, ctx, value)
 
 
@@ -184,32 +213,41 @@ def _of_place(table: Any, ctx: Any) -> Iterator[tuple[str, str]]:
 
 
 def _flags(option: Any, flags: str) -> str:
-    """Return the flags of an option and what it takes: upper case in place of types, and no opposite of a field."""
+    """Return the flags of an option and its value, in upper case."""
     shown, _, opposite = flags.partition(" / ")
     for pattern, word in _TYPES:
         shown = re.sub(pattern, word, shown)
-    return f"{shown}/{opposite}" if opposite and option.rich_help_panel is None else shown
+    # The option of a field, which is in a panel, stands without its opposite.
+    if opposite and _panel(option) is None:
+        shown += f"/{opposite}"
+    return shown
 
 
 def option_help(option: Any, *, brief: bool = False) -> str:
-    """Return the help of an option with its default. ``brief`` leaves out what the panel `ADVANCED` has no room for."""
+    """Return the help of an option with its default; ``brief`` is shorter in the panel `ADVANCED`."""
     help = " ".join((option.help or "").split())
-    if brief and getattr(option, "rich_help_panel", None) == ADVANCED:
+    if brief and _panel(option) == ADVANCED:
         help = re.sub(r" \(server [0-9.]+\)", "", help)
         help = re.sub(r"(?<=\.) .*?(?=Fields: |$)", " ", help).strip()
         help = re.sub(r"(Fields: (\w+, ){3})\w+, .*", r"\1...", help)
-    return help if option.is_flag or option.default in (None, "", ()) else f"{help} [default: {option.default}]"
+    if option.is_flag or option.default in (None, "", ()):
+        return help
+    return f"{help} [default: {option.default}]"
 
 
 def argument(parameter: Any) -> str:
     """Return an argument as usage shows it."""
-    return f"{parameter.name.upper()}{'...' if parameter.nargs == -1 else ''}"
+    name: str = parameter.name.upper()
+    return f"{name}..." if parameter.nargs == -1 else name
 
 
 def usage(command: Any) -> str:
-    """Return the arguments of a command, those in brackets that may be left out, and a word for its options."""
-    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
-    parts = [argument(given) if given.required else f"[{argument(given)}]" for given in arguments]
+    """Return the arguments of a command, optional ones in brackets, and a word for its options."""
+    parts = []
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = argument(parameter)
+            parts.append(name if parameter.required else f"[{name}]")
     return " ".join([*parts, "[OPTIONS]"])
 
 

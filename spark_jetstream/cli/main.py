@@ -116,9 +116,7 @@ def demo(
 
         code = run(messages, as_json=as_json, picture=picture)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in ("", "spark_jetstream"):
-            raise
+        missing = _missing_package(error)
         raise SystemExit(
             f"spark-jetstream: {missing} is missing: pip install 'spark-jetstream[demo]'",
         ) from error
@@ -133,12 +131,19 @@ def cheat(
 ) -> None:
     """Print the examples of the help texts, all or those of a topic."""
     root: Any = ctx.find_root().command
-    topic = COMMANDS[""].get(topic or "", topic)
-    if topic not in (None, *root.commands):
-        raise typer.BadParameter(f"there is no topic {topic}, but {', '.join(root.commands)}")
-    shown = [command for name, command in root.commands.items() if topic in (None, name)]
-    single = (one for command in shown for one in getattr(command, "commands", {"": command}).values())
-    examples = {one.epilog.removeprefix("Example: "): first_sentence(one.help) for one in single}
+    chosen = root.commands
+    if topic is not None:
+        topic = COMMANDS[""].get(topic, topic)
+        if topic not in root.commands:
+            known = ", ".join(root.commands)
+            raise typer.BadParameter(f"there is no topic {topic}, but {known}")
+        chosen = {topic: root.commands[topic]}
+    examples = {}
+    for name, command in chosen.items():
+        # A group has commands; a command stands for itself.
+        for single in getattr(command, "commands", {name: command}).values():
+            example = single.epilog.removeprefix("Example: ")
+            examples[example] = first_sentence(single.help)
     out = Output(as_json=as_json)
     out.text("\n\n".join(f"# {help}\n{example}" for example, help in examples.items()))
     out.json([{"example": example, "help": help} for example, help in examples.items()])
@@ -168,28 +173,20 @@ def main() -> None:
     """Run the console script. An error is one line on standard error, and an exit code of `cli.app`."""
     # The search for plugins reads the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the caller has closed it
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    _open_closed_streams()
     try:
         code = app(prog_name="spark-jetstream", standalone_mode=False)
     except JetStreamError as error:
         _complain(str(error))
         raise SystemExit(exit_code(error)) from error
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in ("", "spark_jetstream"):
-            raise
-        _complain(f"{missing} is missing: pip install 'spark-jetstream[cli]'")
+        _complain(f"{_missing_package(error)} is missing: pip install 'spark-jetstream[cli]'")
         raise SystemExit(FAILED) from error
     except OSError as error:
         _no_more_output()
-        if not isinstance(
-            error,
-            BrokenPipeError,
-        ):  # which says that the reader of the pipe has ended
-            about = f"{error.filename}: " if error.filename else ""
-            _complain(f"{about}{(error.strerror or str(error)).lower()}")
+        # A broken pipe says that its reader has ended, which is no error.
+        if not isinstance(error, BrokenPipeError):
+            _complain(_system_message(error))
         raise SystemExit(FAILED) from error
     except WrongUsage as error:
         message = _usage_message(error)
@@ -199,19 +196,46 @@ def main() -> None:
     raise SystemExit(code or 0)
 
 
+def _open_closed_streams() -> None:
+    """Give this process standard streams, where the caller has closed its own."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _missing_package(error: ModuleNotFoundError) -> str:
+    """Return the package that is not installed; raise the error again if it is ours."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "spark_jetstream"):
+        raise error
+    return package
+
+
 def _complain(message: str) -> None:
     typer.echo(f"spark-jetstream: {printable(message)}", err=True)
 
 
 def _no_more_output() -> None:
-    """Discard what is still buffered for standard output; Python would report the error once more at its end."""
+    """Discard the rest of standard output; Python would report the error once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system_message(error: OSError) -> str:
+    """Return an error of the operating system in one line, with the file that it is about."""
+    problem = (error.strerror or str(error)).lower()
+    return f"{error.filename}: {problem}" if error.filename else problem
 
 
 def _usage_message(error: Any) -> str:
     """Return the problem of the command line in one line; "" if typer printed the help instead."""
-    message = " ".join(error.format_message().removeprefix("Invalid value: ").replace(": Value error, ", ": ").split())
-    if not message or (type(error) is typer.BadParameter and error.param is None and error.param_hint is None):
-        return message  # of a command itself, which says what to do
+    message = error.format_message().removeprefix("Invalid value: ")
+    message = " ".join(message.replace(": Value error, ", ": ").split())
+    if not message or _is_of_command(error):
+        return message
     where = error.ctx.command_path if error.ctx else "spark-jetstream"
     return f"{message.removesuffix('.')} (see {where} --help)"
+
+
+def _is_of_command(error: Any) -> bool:
+    """Return whether a command itself has raised the error, which then says what to do."""
+    return type(error) is typer.BadParameter and error.param is None and error.param_hint is None
