@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_jetstream.client.connection import Connection
 
 FAILED, WRONG_USAGE, NOT_REACHED, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes: an error, or a check found something; a wrong command line; no server, or no reply; Ctrl-C."""
+"""Exit codes: an error, or a check found something; wrong usage; no server, or no reply; Ctrl-C."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +48,8 @@ def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Paramete
 def _connecting(option: str, flags: str, help: str, kind: type = str) -> inspect.Parameter:
     """Return the parameter of a flag that sets a connection option."""
     how = Option(*flags.split(), help=help, rich_help_panel=CONNECTION)
-    return keyword(option, Annotated[bool | None if kind is bool else str | None, how])
+    annotation: Any = bool | None if kind is bool else str | None
+    return keyword(option, Annotated[annotation, how])
 
 
 CONNECTING = (
@@ -96,7 +97,7 @@ class Run:
 
     def __init__(self, options: Mapping[str, SecretStr], *, as_json: bool) -> None:
         self.given = dict(options)
-        """The connection options of the command line, by their names in docs/options.md; hidden (`values.hidden`)."""
+        """The connection options of the command line by name, hidden (`values.hidden`)."""
         self.out = Output(as_json=as_json)
 
     @functools.cached_property
@@ -112,63 +113,80 @@ class Run:
         return CommandAdmin.from_environment(**self.given)
 
     def connect(self, patience: float = 0.0) -> Connection:
-        """Return the connection of the command: a `Connect` for code that source and sink use as well."""
+        """Return the connection of the command: a `Connect` for code of source and sink."""
         from spark_jetstream.client.pool import connect_at_once
 
         return connect_at_once(self.admin.options)
 
 
 class _LateCommand(Command):
-    """A command that typer makes from its function when its parameters are needed. The list of commands needs none."""
+    """A command that typer makes when its parameters are needed; the list of commands needs none."""
 
-    def __init__(self, make: Callable[[], TyperCommand], **settings: Any) -> None:
+    def __init__(self, finished: Callable[[], Callable[..., None]], **settings: Any) -> None:
         super().__init__(**settings)
         del self.params
-        self._make = make
+        self._finished = finished
 
     @functools.cached_property
-    def params(self) -> list[Any]:  # type: ignore[override]  # click sets it when it makes a command
+    def params(self) -> list[Any]:  # type: ignore[override]  # click sets it for other commands
         """The arguments and options."""
-        whole = self._make()
+        whole = _whole_command(self._finished())
         self.callback = whole.callback
         return quick(whole.params)
 
 
+def _whole_command(function: Callable[..., None]) -> TyperCommand:
+    """Return the command that typer makes from a function, with the shared parameters."""
+
+    def call(ctx: typer.Context, as_json: bool, **given: Any) -> None:
+        outer = ctx.obj  # the options before the command: `_root` sets it
+        options = {**outer["options"], **connection_options(given)}
+        function(Run(options, as_json=as_json or outer["as_json"]), **given)
+
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()  # without the `Run`
+    by_keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    single = typer.Typer(add_completion=False)
+    single.command()(signed(call, by_keyword))
+    return cast("TyperCommand", typer.main.get_command(single))
+
+
 def command(app: typer.Typer, name: str, *, example: str) -> Callable[[F], F]:
-    """Return a decorator that makes a function a command of ``app``. Its docstring and ``example`` are the help."""
+    """Return a decorator that makes a function a command of ``app``.
+
+    The function's docstring and ``example`` are the help.
+    """
 
     def register(function: F) -> F:
-        finished: Callable[[], F] = getattr(
-            function,
-            "finished",
-            lambda: function,
-        )  # `with_fields` sets it
-
-        def call(ctx: typer.Context, as_json: bool, **given: Any) -> None:
-            outer = ctx.obj  # what `_root` made of the options before the command
-            options = {**outer["options"], **connection_options(given)}
-            finished()(Run(options, as_json=as_json or outer["as_json"]), **given)
-
-        def make() -> TyperCommand:
-            _, *others = inspect.signature(finished(), eval_str=True).parameters.values()
-            single = typer.Typer(add_completion=False)
-            parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in others]
-            single.command()(signed(call, parameters))
-            return cast("TyperCommand", typer.main.get_command(single))
-
+        late: Any = functools.partial(_LateCommand, _finisher(function))
         text = unwrapped(inspect.getdoc(function) or "")
-        late: Any = functools.partial(_LateCommand, make)
-        app.command(name, cls=late, help=text, epilog=f"Example: spark-jetstream {example}")(
-            lambda: None,
-        )
+        epilog = f"Example: spark-jetstream {example}"
+        app.command(name, cls=late, help=text, epilog=epilog)(_no_callback)
         return function
 
     return register
 
 
+def _finisher(function: F) -> Callable[[], F]:
+    """Return a function that returns a command's function with all of its parameters."""
+
+    def itself() -> F:
+        return function
+
+    finished: Callable[[], F] = getattr(function, "finished", itself)  # `with_fields` sets it
+    return finished
+
+
+def _no_callback() -> None:
+    """Stand for the callback, which `_LateCommand` has later."""
+
+
 def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
     """Return a completion of fixed words."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
 
 
 def unwrapped(help: str) -> str:
@@ -177,9 +195,9 @@ def unwrapped(help: str) -> str:
 
 
 def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
-    """Give a function the signature that typer reads: these parameters, the context ``ctx``, and the shared ones."""
+    """Give a function the signature that typer reads: these parameters, ``ctx``, the shared ones."""
     whole = [*parameters, _CONTEXT, *SHARED]
-    call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # what typer looks at
+    call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # typer reads it
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in whole}
     return call
 
@@ -190,7 +208,7 @@ def group(name: str, help: str) -> typer.Typer:
 
 
 def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
-    """Take the shared parameters out of ``given``, and return the connection options that they set, hidden."""
+    """Take the shared parameters out of ``given``; return the connection options that they set."""
     shared = {parameter.name: given.pop(parameter.name, None) for parameter in (*CONNECTING, _MORE)}
     if all(value in (None, []) for value in shared.values()):
         return {}  # without the import of pydantic
@@ -199,16 +217,18 @@ def connection_options(given: dict[str, Any]) -> dict[str, SecretStr]:
 
     from spark_jetstream.options.values import hidden
 
+    # Hidden, as all options are until they are parsed.
+    pairs = [SecretStr(pair) for pair in shared.pop("more") or ()]
     options = {}
-    for pair in [SecretStr(pair) for pair in shared.pop("more") or ()]:
+    for pair in pairs:
         name, equals, value = pair.get_secret_value().partition("=")
         if not equals:
             raise BadParameter("the value is not name=value", param_hint="--option")
         options[name.strip()] = SecretStr(value)
-    return {
-        **options,
-        **{name: value for name, value in hidden(shared).items() if value is not None},
-    }
+    for name, flag in hidden(shared).items():
+        if flag is not None:
+            options[name] = flag
+    return options
 
 
 def exit_code(error: errors.JetStreamError) -> int:

@@ -42,37 +42,39 @@ _LONGEST = Nanoseconds.of("100y")  # Python cannot wait for more than 292 years
 def completion(
     names: Callable[[JetStreamAdmin, dict[str, Any]], Iterator[str]],
 ) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion of names. ``names`` gets a `JetStreamAdmin` and the parameters that are on the line already.
+    """Return a completion of the names that ``names`` yields.
 
-    Without an answer of the server there are no completions.
+    It gets a `JetStreamAdmin` and the parameters that are on the line already. Without an answer of
+    the server there are no completions.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         from pydantic import SecretStr
 
-        given = {
-            **(ctx.find_root().params or {}),
-            **{k: v for k, v in ctx.params.items() if v is not None},
-        }
+        given = dict(ctx.find_root().params or {})
+        given |= {name: value for name, value in ctx.params.items() if value is not None}
+        quick = SecretStr(_TIMEOUT)
+        options = {"requestTimeout": quick, "connectTimeout": quick}
         with contextlib.suppress(JetStreamError, BadParameter):
-            quick = SecretStr(_TIMEOUT)
-            options = {
-                "requestTimeout": quick,
-                "connectTimeout": quick,
-                **connection_options(given),
-            }
-            known = names(Run(options, as_json=False).admin, given)
-            return list(
-                islice((name for name in known if name.startswith(incomplete)), _MAX_COMPLETIONS),
-            )
+            options |= connection_options(given)
+            admin = Run(options, as_json=False).admin
+            matching = (name for name in names(admin, given) if name.startswith(incomplete))
+            return list(islice(matching, _MAX_COMPLETIONS))
         return []
 
     return complete
 
 
-complete_stream = completion(lambda admin, given: admin.streams.names())
-complete_consumer = completion(lambda admin, given: admin.consumers.names(given.get("stream", "")))
+def _stream_names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    return admin.streams.names()
 
+
+def _consumer_names(admin: JetStreamAdmin, given: dict[str, Any]) -> Iterator[str]:
+    return admin.consumers.names(given.get("stream", ""))
+
+
+complete_stream = completion(_stream_names)
+complete_consumer = completion(_consumer_names)
 
 stream_option = partial(Option, autocompletion=complete_stream)
 stream_argument = partial(Argument, autocompletion=complete_stream)
@@ -86,14 +88,15 @@ ConsumerName = Annotated[
 ]
 
 
-def _parser(of: Callable[[Any], Any], what: str) -> Callable[[Any], Any]:
-    def parse(value: Any) -> Any:  # a default is one already
+def _parser(of: Callable[[Any], Any], noun: str) -> Callable[[Any], Any]:
+    """Return a parser for typer of a value that ``of`` reads; it leaves a parsed value as it is."""
+
+    def parse(value: Any) -> Any:
         try:
             return of(value)
         except ValueError:
-            raise BadParameter(
-                f"{shown(value)} is not a {what}{minutes_or_months(value)}",
-            ) from None
+            hint = minutes_or_months(value)
+            raise BadParameter(f"{shown(value)} is not a {noun}{hint}") from None
 
     return parse
 
@@ -144,7 +147,10 @@ ConfigFile = Annotated[
 
 
 def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F]:
-    """Return a decorator (below `command`) that calls `field_options.add_options` when the parameters are needed."""
+    """Return a decorator (below `command`) that adds the options of `field_options.add_options`.
+
+    It makes them when the parameters are needed, since that takes long.
+    """
 
     def wrap(function: F) -> F:
         @functools.cache
@@ -163,7 +169,9 @@ def file_fields(config: str | None) -> dict[str, Any]:
     """Return the fields of a `ConfigFile`."""
     from spark_jetstream.admin.descriptions import template
 
-    return {} if config is None else template(config, "configuration")
+    if config is None:
+        return {}
+    return template(config, "configuration")
 
 
 CREATED = "was created"
@@ -171,31 +179,36 @@ UNCHANGED = "already exists, unchanged"
 
 
 def create(load: Callable[[], A | None], make: Callable[[], A]) -> tuple[A, str]:
-    """Create an asset, and return it with `CREATED`, `UNCHANGED`, or "exists" if the user may not look.
-
-    A server gives the same reply for an asset that it creates and for one that exists with the same
-    configuration, so ``load`` looks first.
-    """
-    before, outcome = None, CREATED
+    """Create an asset, and return it with `CREATED` or `UNCHANGED`, or "exists" if it may be either."""
+    before = None
+    outcome = CREATED
     try:
+        # A server replies alike when it creates an asset, and when one exists with the same
+        # configuration.
         before = load()
     except (StreamNotFound, ConsumerNotFound):
         pass
     except PermissionDenied:
         outcome = "exists"
     info = make()
-    return info, UNCHANGED if before is not None and before.created == info.created else outcome
+    if before is not None and before.created == info.created:
+        outcome = UNCHANGED
+    return info, outcome
 
 
 def created(
     run: Run,
-    what: Callable[[A], str],
+    noun: Callable[[A], str],
     load: Callable[[], A | None],
     make: Callable[[], A],
 ) -> A:
-    """Create an asset, and say so; that it existed already is a note on standard error. ``what`` names the asset."""
+    """Create an asset, and say so. ``noun`` returns its kind and name.
+
+    That it existed already is a note on standard error.
+    """
     info, outcome = create(load, make)
-    (run.out.text if outcome == CREATED else run.out.note)(f"{what(info)} {outcome}")
+    say = run.out.text if outcome == CREATED else run.out.note
+    say(f"{noun(info)} {outcome}")
     return info
 
 
@@ -208,14 +221,15 @@ def change(
     force: bool,
     dry_run: bool,
 ) -> None:
-    """Show the differences, ask, and change an asset. A refused change ends the command with 1, and changes nothing.
+    """Show the differences, ask, and change an asset.
 
     ``asset`` has its name by its kind, and the stream of a consumer first. JSON has it beside
-    ``changed`` and ``differences``. ``carry_out`` returns what it has changed.
+    ``changed`` and ``differences``. ``carry_out`` returns the differences that it has made. If a
+    single one is refused, the command changes nothing and ends with 1.
     """
     from spark_jetstream.admin.plan import difference_data, difference_words
 
-    what = _named(asset)
+    noun = _named(asset)
 
     def report(sentence: str, shown: Sequence[Difference], *, changed: bool) -> None:
         run.out.done(
@@ -226,18 +240,23 @@ def change(
         )
 
     for difference in differences:
-        style = "red" if difference.refused else "yellow" if difference.risk else None
-        run.out.text(f"    {difference_words(difference)}", style=style)
+        run.out.text(f"    {difference_words(difference)}", style=_style(difference))
     if any(difference.refused for difference in differences):
-        report(f"{what} cannot be changed so, and stays as it is", differences, changed=False)
+        report(f"{noun} cannot be changed so, and stays as it is", differences, changed=False)
         raise Exit(FAILED)
     if not differences:
-        report(f"{what}: nothing to change", differences, changed=False)
+        report(f"{noun}: nothing to change", differences, changed=False)
     elif dry_run:
-        report(f"{what} would be changed", differences, changed=False)
+        report(f"{noun} would be changed", differences, changed=False)
     else:
-        run.out.confirm(f"Change {what}?", force=force)
-        report(f"{what} was changed", carry_out(), changed=True)
+        run.out.confirm(f"Change {noun}?", force=force)
+        report(f"{noun} was changed", carry_out(), changed=True)
+
+
+def _style(difference: Difference) -> str | None:
+    if difference.refused:
+        return "red"
+    return "yellow" if difference.risk else None
 
 
 @contextlib.contextmanager
@@ -262,7 +281,8 @@ def step_down(
 ) -> None:
     """Let the leader of an asset give way; ``asset`` as in `change`."""
     names: Any = asset.values()
-    leader = next((replica.server for replica in admin.replicas(*names) if replica.leader), None)
+    leaders = [replica.server for replica in admin.replicas(*names) if replica.leader]
+    leader = leaders[0] if leaders else None
     admin.step_down(*names, preferred=preferred)
     sentence = f"{leader or 'the leader'} steps down from {_named(asset)}"
     run.out.done(sentence, **asset, leader_before=leader, preferred=preferred)
