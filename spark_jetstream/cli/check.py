@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from spark_jetstream.cli.app import Run, command, group, keyword
 from spark_jetstream.errors import printable
 
 if TYPE_CHECKING:
-    from spark_jetstream.monitoring.checks import CheckResult
+    from spark_jetstream.monitoring.checks import CheckFinding, CheckResult
 
 checks = group(
     "check",
@@ -24,14 +24,32 @@ checks = group(
 
 _METADATA = "Thresholds in its metadata count too, such as io.nats.monitor.lag-critical; options win over them."
 _CHECKS = {
-    "connection --rtt-critical 200ms": "Check how long it takes to log in, to get a PONG, and to get a reply.",
-    "stream --stream ORDERS --peer-expect 3": f"Check messages, subjects, origins and servers of a stream. {_METADATA}",
-    "consumer --stream ORDERS --consumer billing": f"Check what waits at a consumer, and since when. {_METADATA}",
-    "kv --bucket prices --key tea": "Check that a Key-Value bucket exists, its revisions, and that a key has a value.",
-    "credential --credential spark.creds --validity-warn 30d": "Check when the JWT of a .creds file expires.",
-    "meta --expect 3 --seen-critical 1m": "Check the meta group of a cluster, as a user of the system account.",
+    "connection": (
+        "--rtt-critical 200ms",
+        "Check how long it takes to log in, to get a PONG, and to get a reply.",
+    ),
+    "stream": (
+        "--stream ORDERS --peer-expect 3",
+        f"Check messages, subjects, origins and servers of a stream. {_METADATA}",
+    ),
+    "consumer": (
+        "--stream ORDERS --consumer billing",
+        f"Check what waits at a consumer, and since when. {_METADATA}",
+    ),
+    "kv": (
+        "--bucket prices --key tea",
+        "Check that a Key-Value bucket exists, its revisions, and that a key has a value.",
+    ),
+    "credential": (
+        "--credential spark.creds --validity-warn 30d",
+        "Check when the JWT of a .creds file expires.",
+    ),
+    "meta": (
+        "--expect 3 --seen-critical 1m",
+        "Check the meta group of a cluster, as a user of the system account.",
+    ),
 }
-"""An example of each check, and its help."""
+"""The options of an example, and the help of each check."""
 _PARAMETERS = {
     "stream": "Name of the stream.",
     "consumer": "Name of the consumer.",
@@ -41,7 +59,7 @@ _PARAMETERS = {
     "require_expiry": "A JWT that never expires is critical.",
     "pinned": "A priority group without a pinned client is critical.",
 }
-"""The parameters of the functions in `monitoring.checks` that are options; the others are thresholds."""
+"""The parameters of the checks that are options; the others are thresholds."""
 _FORMAT = Option(
     "--format",
     help="What to print. With prometheus the exit code is 0: a metric has the status.",
@@ -62,63 +80,87 @@ def _command(name: str) -> Callable[..., None]:
 
     check = getattr(library, f"check_{name}")
     own = inspect.signature(check, eval_str=True).parameters
-    options = [
-        keyword(at, Annotated[own[at].annotation, Option(help=help)], own[at].default)
-        for at, help in _PARAMETERS.items()
-        if at in own
-    ]
-    for at, help, unit in library.thresholds(name):
-        how = Option(help=help, metavar="DURATION" if unit else "NUMBER")
-        options.append(keyword(at, Annotated[str | None, how]))
 
     def call(run: Run, *, shape: str, namespace: str, **given: Any) -> None:
         if run.out.as_json and shape not in ("text", "json"):
             raise BadParameter(f"--json and --format {shape} contradict each other")
-        result = check(*([run.admin] if "admin" in own else []), **given)
-        run.out.as_json |= shape == "json"
-        findings = [finding._asdict() for finding in result.findings]
-        run.out.json(
-            {
-                "check": result.check,
-                "item": result.item,
-                "status": result.status,
-                "findings": findings,
-            }
-        )
+        admin = [run.admin] if "admin" in own else []  # a credential is checked without a server
+        result = check(*admin, **given)
+        if shape == "json":
+            run.out.as_json = True
+        run.out.json(_data(result))
         code = library.STATUSES.index(result.status)
         run.out.text(_rendered(result, code, shape, namespace))
         raise Exit(0 if shape == "prometheus" else code)
 
-    call.__signature__ = inspect.Signature([keyword("run", Run), *options, *_OUTPUT])  # type: ignore[attr-defined]  # as `signed`
+    parameters = [keyword("run", Run), *_options(name, own), *_OUTPUT]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # as `signed`
     return call
 
 
+def _options(check: str, own: Mapping[str, inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """Yield the options of a check: parameters of its function, and thresholds."""
+    from spark_jetstream.monitoring import checks as library
+
+    for name, help in _PARAMETERS.items():
+        if name in own:
+            type_: Any = own[name].annotation
+            yield keyword(name, Annotated[type_, Option(help=help)], own[name].default)
+    for name, help, unit in library.thresholds(check):
+        how = Option(help=help, metavar="DURATION" if unit else "NUMBER")
+        yield keyword(name, Annotated[str | None, how])
+
+
+def _data(result: CheckResult) -> dict[str, Any]:
+    return {
+        "check": result.check,
+        "item": result.item,
+        "status": result.status,
+        "findings": [finding._asdict() for finding in result.findings],
+    }
+
+
 def _rendered(result: CheckResult, code: int, shape: str, namespace: str) -> str:
-    """Return metrics for a textfile collector, the line of a plugin of Nagios, or a line for each finding."""
-    title = f"{result.check} {result.item}"
-    numbers = [(at.name, at.value, at.unit) for at in result.findings if at.value is not None]
+    """Return the text of a result in a shape. ``code`` is the exit code of its status."""
     if shape == "prometheus":
-        prefix, item = (
-            f"{namespace}_{result.check}",
-            json.dumps(printable(result.item), ensure_ascii=False),
-        )
-        metrics = ((f"{prefix}_{name}", value) for name, value, _ in [*numbers, ("status_code", code, "")])
-        return "\n".join(f"# TYPE {name} gauge\n{name}{{item={item}}} {value:.10g}" for name, value in metrics)
+        return _metrics(result, code, f"{namespace}_{result.check}")
     if shape == "nagios":
-        texts = "; ".join(at.text for at in result.findings if at.status == result.status)
-        line = " ".join(f"{result.status} {title}: {texts}".replace("|", "/").split())
-        return f"{line} | {' '.join(f'{name}={value:.10g}{unit}' for name, value, unit in numbers)}".rstrip(
-            " |",
-        )
-    return "\n".join(
-        [f"{title}: {result.status}", *(f"  {at.status:8}  {at.text}" for at in result.findings)],
-    )
+        return _plugin_line(result)
+    lines = [f"{result.check} {result.item}: {result.status}"]
+    for finding in result.findings:
+        lines.append(f"  {finding.status:8}  {finding.text}")
+    return "\n".join(lines)
 
 
-for _example, _help in _CHECKS.items():
-    _name = _example.partition(" ")[0]
+def _metrics(result: CheckResult, code: int, prefix: str) -> str:
+    """Return the numbers of a result as metrics for a textfile collector."""
+    item = json.dumps(printable(result.item), ensure_ascii=False)
+    values = {finding.name: finding.value for finding in _numbers(result)}
+    values["status_code"] = code
+    lines = []
+    for name, value in values.items():
+        metric = f"{prefix}_{name}"
+        lines += [f"# TYPE {metric} gauge", f"{metric}{{item={item}}} {value:.10g}"]
+    return "\n".join(lines)
+
+
+def _plugin_line(result: CheckResult) -> str:
+    """Return the line of a plugin of Nagios: the worst findings, and the numbers after a bar."""
+    worst = [finding.text for finding in result.findings if finding.status == result.status]
+    text = f"{result.status} {result.check} {result.item}: {'; '.join(worst)}"
+    line = " ".join(text.replace("|", "/").split())
+    numbers = [f"{at.name}={at.value:.10g}{at.unit}" for at in _numbers(result)]
+    return f"{line} | {' '.join(numbers)}".rstrip(" |")
+
+
+def _numbers(result: CheckResult) -> list[CheckFinding]:
+    """Return the findings that have a number."""
+    return [finding for finding in result.findings if finding.value is not None]
+
+
+for _name, (_example, _help) in _CHECKS.items():
     _late: Any = SimpleNamespace(
         __doc__=_help,
         finished=functools.cache(functools.partial(_command, _name)),
     )
-    command(checks, _name, example=f"check {_example}")(_late)
+    command(checks, _name, example=f"check {_name} {_example}")(_late)

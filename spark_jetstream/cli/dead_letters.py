@@ -76,19 +76,23 @@ def replay(
     options = SinkOptions.from_spark({"subject": subject, "serverHeaders": "drop"}, streaming=False)
     options = options.model_copy(update={"connection": run.admin.options})
     requests = Requests(run.connect, options.connection.retry_timeout)
-    kept = _kept(run, stream)
-    advisories = {getattr(stored_event(each), "stream_seq", 0): (each.seq, each.data) for each in kept}
+    # The advisories by the sequences of the messages that they are about.
+    advisories = {}
+    for kept in _kept(run, stream):
+        about = getattr(stored_event(kept), "stream_seq", 0)
+        advisories[about] = (kept.seq, kept.data)
     chosen = [advisories[number] for number in dict.fromkeys(sequences) if number in advisories]
     columns = SinkColumns(("subject", "headers", "data", "msg_id"), subject)
-    batches = list(
-        read_dead_letters(requests, stream, chosen, (*columns.names, "sequence", "gone")),
-    )
-    there = {row["sequence"] for batch in batches for row in batch.to_pylist() if not row["gone"]}
-    if lacking := ", ".join(str(number) for number in sequences if number not in there):
-        raise JetStreamError(
-            f"nothing is published: of stream {stream} these are gone or were not given up: {lacking}",
-        )
-    show_stored(run, write_task(batches, requests.connect, options, columns, WriteTask("", 0, 0)))
+    names = (*columns.names, "sequence", "gone")
+    batches = list(read_dead_letters(requests, stream, chosen, names))
+    present = set()
+    for batch in batches:
+        present |= {row["sequence"] for row in batch.to_pylist() if not row["gone"]}
+    if lacking := ", ".join(str(number) for number in sequences if number not in present):
+        why = f"of stream {stream} these are gone or were not given up"
+        raise JetStreamError(f"nothing is published: {why}: {lacking}")
+    task = WriteTask("", 0, 0)
+    show_stored(run, write_task(batches, requests.connect, options, columns, task))
 
 
 def _kept(run: Run, stream: str) -> Iterator[StoredMessage]:
@@ -98,6 +102,8 @@ def _kept(run: Run, stream: str) -> Iterator[StoredMessage]:
     try:
         yield from run.admin.messages.read(kept)
     except StreamNotFound as error:
-        hint = nearest_stream(run.connect, [stream]) or f": spark-jetstream dead-letters keep {stream} makes it"
+        hint = nearest_stream(run.connect, [stream])
+        if not hint:
+            hint = f": spark-jetstream dead-letters keep {stream} makes it"
         text = f"there is no stream {kept}{hint}"
         raise jsapi.reworded(error, text) from None

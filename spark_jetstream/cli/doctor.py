@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,7 +96,7 @@ def examine(
     """
     missing = _missing_packages()
     if missing:
-        _conclude(run, [("Packages", finding) for finding in _shown(run, "Packages", missing)])
+        _conclude(run, _print_section(run, "Packages", missing))
         raise Exit(FAILED)
     from spark_jetstream.doctor.checks import Examination
     from spark_jetstream.doctor.permissions import Job
@@ -114,11 +114,14 @@ def examine(
     findings: list[tuple[str, Finding]] = []
     for section in examination.sections():
         brief = section.brief and not every
-        findings += [(section.title, finding) for finding in _shown(run, section.title, section.findings, brief=brief)]
+        findings += _print_section(run, section.title, section.findings, brief=brief)
     statuses = _conclude(run, findings)
     if not examination.reached:
         raise Exit(NOT_REACHED)
-    if statuses["failed"] or (strict and statuses["warning"] + statuses["unknown"]):
+    failed = statuses["failed"]
+    if strict:
+        failed += statuses["warning"] + statuses["unknown"]
+    if failed:
         raise Exit(FAILED)
 
 
@@ -126,43 +129,46 @@ def _missing_packages() -> list[Finding]:
     """Return a finding for each package without which no other check can run."""
     from spark_jetstream.doctor.findings import failed
 
-    text = "is not installed in this Python, and the other checks need it"
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    return [failed(_NEEDED[name], text, f"pip install {_NEEDED[name]}") for name in missing]
+    findings = []
+    for module, package in _NEEDED.items():
+        if find_spec(module) is None:
+            text = "is not installed in this Python, and the other checks need it"
+            findings.append(failed(package, text, f"pip install {package}"))
+    return findings
 
 
 def _conclude(run: Run, findings: list[tuple[str, Finding]]) -> Counter[str]:
     """Print the number of findings of each status, and all of them as JSON; return the numbers."""
     statuses = Counter[str](finding.status for _, finding in findings)
-    warnings = counted(statuses["warning"], "warning")
-    run.out.text(
-        f"{statuses['failed']} failed, {warnings}, {statuses['unknown']} unknown, {statuses['ok']} ok",
-        "bold",
-    )
+    bad = f"{statuses['failed']} failed, {counted(statuses['warning'], 'warning')}"
+    run.out.text(f"{bad}, {statuses['unknown']} unknown, {statuses['ok']} ok", "bold")
     run.out.json([{"section": title, **dataclasses.asdict(finding)} for title, finding in findings])
     return statuses
 
 
-def _shown(
+def _print_section(
     run: Run,
     title: str,
     findings: Iterable[Finding],
     *,
     brief: bool = False,
-) -> Iterator[Finding]:
-    """Print a section and yield its findings. With ``brief``, granted permissions are only counted."""
+) -> list[tuple[str, Finding]]:
+    """Print each finding of a section at once, and return them with the title.
+
+    With ``brief``, granted permissions are only counted.
+    """
     run.out.text(title, "bold underline")
     granted = 0
+    found = []
     for finding in findings:
-        yield finding
+        found.append((title, finding))
         if finding.status == "ok" and brief:
             granted += 1
             continue
-        run.out.text(
-            f"{_MARKS[finding.status]:>{_WIDTH}}  {finding.check}: {finding.said}",
-            _STYLES[finding.status],
-        )
+        mark = f"{_MARKS[finding.status]:>{_WIDTH}}"
+        run.out.text(f"{mark}  {finding.check}: {finding.said}", _STYLES[finding.status])
         if finding.what_to_do:
             run.out.text(f"{'':{_WIDTH}}  -> {finding.what_to_do}")
     if granted:
         run.out.text(f"{'ok':>{_WIDTH}}  {granted} of them are granted")
+    return found
