@@ -1,4 +1,6 @@
-"""Health checks: numbers of servers, streams, consumers and buckets compared with thresholds. See docs/monitoring.md.
+"""Health checks: numbers of servers, streams, consumers and buckets compared with thresholds.
+
+docs/monitoring.md describes them.
 
 `CRITERIA` names the thresholds: numbers, or durations such as ``5m`` (a number is seconds). 0 and
 less compare nothing; only a lower limit may be 0. A check returns a `CheckResult` also if a request
@@ -9,7 +11,8 @@ that does not exist or cannot be read raises `OptionError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from operator import ge, gt, itemgetter, le, lt, ne
+from contextlib import contextmanager
+from operator import attrgetter, ge, gt, itemgetter, le, lt, ne
 from time import perf_counter, time
 from typing import Any, NamedTuple
 
@@ -18,7 +21,7 @@ from pydantic import SecretStr
 from spark_jetstream.admin.api import checked
 from spark_jetstream.admin.client import JetStreamAdmin
 from spark_jetstream.admin.models.consumers import ConsumerInfo
-from spark_jetstream.admin.models.streams import ClusterInfo, StreamInfo, replicas
+from spark_jetstream.admin.models.streams import ClusterInfo, StreamInfo, StreamSourceInfo, replicas
 from spark_jetstream.client import pool
 from spark_jetstream.client.auth import connect_arguments
 from spark_jetstream.errors import (
@@ -29,13 +32,13 @@ from spark_jetstream.errors import (
     brief,
 )
 from spark_jetstream.options.connection import ConnectionOptions
-from spark_jetstream.options.values import Seconds, Whole, did_you_mean
+from spark_jetstream.options.values import Kind, Seconds, Whole, did_you_mean
 from spark_jetstream.protocol.units import Nanoseconds, Timestamp
 
 STATUSES = OK, WARNING, CRITICAL, UNKNOWN = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 """What a check finds, in the order of the exit codes of a plugin of Nagios."""
 METADATA = "io.nats.monitor."
-"""The prefix of thresholds in the metadata of streams and consumers: ``io.nats.monitor.lag-critical``."""
+"""The prefix of thresholds in the metadata of an asset: ``io.nats.monitor.lag-critical``."""
 _WORDS: Mapping[Any, str] = {
     ge: "{} or more",
     le: "{} or less",
@@ -45,11 +48,15 @@ _WORDS: Mapping[Any, str] = {
 }
 _SEVERITY = (OK, WARNING, UNKNOWN, CRITICAL)
 _META = "$SYS.REQ.SERVER.PING.JSZ"
-_SPAN, _NUMBER = Seconds("0s", "1000y"), Whole(-1)
+_SPAN = Seconds("0s", "1000y")
+_NUMBER = Whole(-1)
+
+_Rule = Callable[[Any, Any], bool]
+"""Takes a number and a limit, and returns whether the limit forbids the number."""
 
 
 class Criterion(NamedTuple):
-    """A number of a check, its unit (``s`` or none), and its thresholds: rules by name, and the defaults, if any.
+    """A number of a check, its unit (``s`` or none), and its thresholds: rules by name.
 
     ``either``: they are lower limits if the critical one is below the other, and upper limits if it
     is above.
@@ -131,15 +138,27 @@ CRITERIA = (
 
 def thresholds(check: str) -> Iterator[tuple[str, str, str]]:
     """Yield the thresholds of a check: name, meaning, and unit of the number."""
-    for of in (of for of in CRITERIA if of.check == check):
-        for at, rule in of.thresholds.items():
-            status = "Warning" if at.endswith("_warn") else "Critical"
-            default = f" [default: {of.defaults[at]}]" if at in of.defaults else ""
-            yield at, f"{status} when {of.help} is {_WORDS[rule].format('this')}.{default}", of.unit
+    for criterion in CRITERIA:
+        if criterion.check != check:
+            continue
+        for name, rule in criterion.thresholds.items():
+            status = _status(name).capitalize()
+            meaning = f"{status} when {criterion.help} is {_WORDS[rule].format('this')}."
+            if name in criterion.defaults:
+                meaning += f" [default: {criterion.defaults[name]}]"
+            yield name, meaning, criterion.unit
+
+
+def _status(threshold: str) -> str:
+    """Return the status of a number that a threshold forbids."""
+    return WARNING if threshold.endswith("_warn") else CRITICAL
 
 
 class CheckFinding(NamedTuple):
-    """What a check has found, in words; for a number also its name, value (None for never), unit and thresholds."""
+    """A finding of a check in words.
+
+    For a number also its name, its value (None for never), its unit, and its thresholds.
+    """
 
     status: str
     text: str
@@ -149,30 +168,49 @@ class CheckFinding(NamedTuple):
     thresholds: Mapping[str, float] = {}
 
 
+class _Limit(NamedTuple):
+    """A threshold, and the value that a number is compared with."""
+
+    threshold: str
+    rule: _Rule
+    value: float
+
+    def forbids(self, number: float | None) -> bool:
+        """Return whether a number is beyond the limit; never (None) is beyond any."""
+        return number is None or self.rule(number, self.value)
+
+
 class CheckResult:
-    """What a check has found about an ``item``, such as a stream. As a context it takes errors for findings."""
+    """The findings about an ``item``, such as a stream. As a context it takes errors for findings."""
 
     def __init__(self, check: str, item: str, given: Mapping[str, Any]) -> None:
-        self.check, self.item = check, item
+        self.check = check
+        self.item = item
         self.findings: list[CheckFinding] = []
         self._criteria = {of.name: of for of in CRITERIA if of.check == check}
-        self._kinds = {at: _SPAN if of.unit else _NUMBER for of in self._criteria.values() for at in of.thresholds}
-        for at in given.keys() - self._kinds.keys():
-            raise OptionError(f"check {check} has no threshold {at}{did_you_mean(at, self._kinds)}")
-        limits: dict[str, Any] = {at: value for of in self._criteria.values() for at, value in of.defaults.items()}
-        limits |= {at: value for at, value in given.items() if value is not None}
-        self._limits = {at: checked(self._kinds[at], at, value) for at, value in limits.items()}
+        self._kinds: dict[str, Kind] = {}
+        limits: dict[str, Any] = {}
+        for criterion in self._criteria.values():
+            kind = _SPAN if criterion.unit else _NUMBER
+            self._kinds |= dict.fromkeys(criterion.thresholds, kind)
+            limits |= criterion.defaults
+        for name, value in given.items():
+            if name not in self._kinds:
+                hint = did_you_mean(name, self._kinds)
+                raise OptionError(f"check {check} has no threshold {name}{hint}")
+            if value is not None:
+                limits[name] = value
+        self._limits = {name: checked(self._kinds[name], name, limits[name]) for name in limits}
 
     def __enter__(self) -> CheckResult:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> bool:
-        if isinstance(error, JetStreamError):
-            self.add_fault(
-                str(error),
-                UNKNOWN if isinstance(error, (OptionError, PermissionDenied)) else CRITICAL,
-            )
-        return isinstance(error, JetStreamError)
+        if not isinstance(error, JetStreamError):
+            return False
+        unknown = isinstance(error, (OptionError, PermissionDenied))
+        self.add_fault(str(error), UNKNOWN if unknown else CRITICAL)
+        return True
 
     @property
     def status(self) -> str:
@@ -181,36 +219,57 @@ class CheckResult:
 
     def read_metadata(self, metadata: Mapping[str, str]) -> None:
         """Take the thresholds that the caller has not given from metadata."""
-        for at in self._kinds.keys() - self._limits.keys():
-            key = f"{METADATA}{at.replace('_', '-')}"
+        for name in self._kinds.keys() - self._limits.keys():
+            key = f"{METADATA}{name.replace('_', '-')}"
             if key in metadata:
-                self._limits[at] = checked(self._kinds[at], key, metadata[key])
+                self._limits[name] = checked(self._kinds[name], key, metadata[key])
 
     def add_fault(self, text: str, status: str = CRITICAL) -> None:
         """Add what does not depend on thresholds."""
         self.findings.append(CheckFinding(status, text))
 
     def add(self, name: str, value: Any) -> None:
-        """Add a number (None is never), or the highest of several by the names of their parts, if there is one."""
-        criterion, part, status, why = self._criteria[name], "", OK, ""
+        """Add a number (None is never), or the highest of several by the names of their parts."""
+        criterion = self._criteria[name]
+        noun = name.replace("_", " ")
         if isinstance(value, Mapping):
             if not value:
-                return
+                return  # such as the lag of a stream without sources
             part, value = max(value.items(), key=itemgetter(1))
-        rules = {at: rule for at, rule in criterion.thresholds.items() if self._limits.get(at, -1) >= 0}
-        if criterion.either and len({self._limits[at] for at in rules}) > 1:
-            warning, critical = (self._limits[at] for at in rules)
-            rules = dict.fromkeys(rules, le if critical < warning else ge)
-        limits = {at: self._limits[at] for at, rule in rules.items() if self._limits[at] or rule is le}
-        for at, limit in limits.items():
-            if value is None or rules[at](value, limit):
-                status = WARNING if at.endswith("_warn") else CRITICAL
-                why = f", {status.lower()} if {_WORDS[rules[at]].format(_shown(limit, criterion.unit))}"
-        text = f"{name.replace('_', ' ')}{part and f' of {part}'}: {_shown(value, criterion.unit)}{why}"
-        self.findings.append(CheckFinding(status, text, name, value, criterion.unit, limits))
+            noun += f" of {part}"
+        status = OK
+        text = f"{noun}: {_shown(value, criterion.unit)}"
+        why = ""
+        limits = self._limits_of(criterion)
+        # The critical limit comes after the warning, and replaces it.
+        for limit in limits:
+            if limit.forbids(value):
+                status = _status(limit.threshold)
+                rule = _WORDS[limit.rule].format(_shown(limit.value, criterion.unit))
+                why = f", {status.lower()} if {rule}"
+        compared = {limit.threshold: limit.value for limit in limits}
+        found = CheckFinding(status, text + why, name, value, criterion.unit, compared)
+        self.findings.append(found)
+
+    def _limits_of(self, criterion: Criterion) -> list[_Limit]:
+        """Return the limits that compare a number with something."""
+        values = {}
+        for name in criterion.thresholds:
+            if self._limits.get(name, -1) >= 0:
+                values[name] = self._limits[name]
+        rules = criterion.thresholds
+        if criterion.either and len({*values.values()}) > 1:
+            warning, critical = values.values()
+            rules = dict.fromkeys(values, le if critical < warning else ge)
+        limits = []
+        for name, value in values.items():
+            # Only a lower limit may be 0.
+            if value or rules[name] is le:
+                limits.append(_Limit(name, rules[name], value))
+        return limits
 
     def add_servers(self, cluster: ClusterInfo) -> None:
-        """Add the numbers of servers that keep copies. No leader, and one that is offline, are critical."""
+        """Add the numbers of servers that keep copies. A server offline and no leader are critical."""
         self.add("peers", len(replicas(cluster)))
         self.add("peer_lag", {peer.name: peer.lag for peer in cluster.replicas})
         self.add("peer_active", {peer.name: peer.active / 1e9 for peer in cluster.replicas})
@@ -222,28 +281,46 @@ class CheckResult:
 
 
 def _shown(value: float | None, unit: str) -> str:
-    if value is None or not unit:
-        return "never" if value is None else f"{value:,}"
-    return str(Nanoseconds(round(value * 1e6) * 1000))  # in microseconds
+    if value is None:
+        return "never"
+    if not unit:
+        return f"{value:,}"
+    microseconds = round(value * 1e6)
+    return str(Nanoseconds(microseconds * 1000))
 
 
 def _age(info: StreamInfo | ConsumerInfo, at: Timestamp) -> float:
-    return (info.ts.nanoseconds - at.nanoseconds) / 1e9  # by the server's clock
+    """Return the seconds since a time, by the server's clock."""
+    return (info.ts.nanoseconds - at.nanoseconds) / 1e9
+
+
+def _unseen(info: StreamInfo, origin: StreamSourceInfo) -> float:
+    """Return the seconds since a mirror or source was seen, or else since it was made."""
+    if origin.active >= 0:
+        return origin.active / 1e9
+    # Its first heartbeat comes a second after the stream was created.
+    return _age(info, info.created)
 
 
 def check_connection(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
     """Check how long it takes to log in, to get a PONG and a reply. A process that is logged in stays so: 0 s."""
     options = admin.options
     with CheckResult("connection", options.display_servers, thresholds) as result:
-        for name, work in (
-            ("connect_time", lambda: pool.connect_at_once(options)),
-            ("rtt", lambda: pool.connect_at_once(options).check(options.request_timeout)),
-            ("request_time", admin.account.info),
-        ):
-            begun = perf_counter()
-            work()
-            result.add(name, perf_counter() - begun)
+        with _timed(result, "connect_time"):
+            connection = pool.connect_at_once(options)
+        with _timed(result, "rtt"):
+            connection.check(options.request_timeout)
+        with _timed(result, "request_time"):
+            admin.account.info()
     return result
+
+
+@contextmanager
+def _timed(result: CheckResult, name: str) -> Iterator[None]:
+    """Add the seconds that the block takes, unless it raises."""
+    begun = perf_counter()
+    yield
+    result.add(name, perf_counter() - begun)
 
 
 def check_stream(admin: JetStreamAdmin, stream: str, **thresholds: Any) -> CheckResult:
@@ -257,16 +334,12 @@ def check_stream(admin: JetStreamAdmin, stream: str, **thresholds: Any) -> Check
         result.add("messages", info.state.messages)
         result.add("subjects", info.state.num_subjects)
         result.add("sources", len(info.sources))
-        # Several sources may have one name, with other filters or in other domains: the last one in
-        # a mapping counts.
-        result.add(
-            "lag",
-            {origin.name: origin.lag for origin in sorted(info.origins, key=lambda at: at.lag)},
-        )
-        # One that was never seen counts from the creation of the stream: its first heartbeat comes
-        # a second later.
-        ages = [(at.active / 1e9 if at.active >= 0 else _age(info, info.created), at.name) for at in info.origins]
-        result.add("active", {name: age for age, name in sorted(ages)})
+        # Sources with other filters, or in other domains, may have one name: the worst one counts,
+        # which is the last.
+        by_lag = sorted(info.origins, key=attrgetter("lag"))
+        result.add("lag", {origin.name: origin.lag for origin in by_lag})
+        by_age = sorted((_unseen(info, origin), origin.name) for origin in info.origins)
+        result.add("active", {name: age for age, name in by_age})
         for origin in info.origins:
             if origin.error:
                 result.add_fault(f"{origin.name}: {brief(origin.error.description)}")
@@ -277,9 +350,10 @@ def check_stream(admin: JetStreamAdmin, stream: str, **thresholds: Any) -> Check
 def check_consumer(
     admin: JetStreamAdmin, stream: str, consumer: str, *, pinned: bool = False, **thresholds: Any
 ) -> CheckResult:
-    """Check what waits at a consumer, its last delivery and its last ack. Thresholds of its metadata count, too.
+    """Check what waits at a consumer, its last delivery and its last ack.
 
-    ``pinned``: a priority group without a pinned client is critical.
+    Thresholds of its metadata count, too. ``pinned``: a priority group without a pinned client is
+    critical.
     """
     with CheckResult("consumer", f"{stream}.{consumer}", thresholds) as result:
         info = admin.consumers.load(stream, consumer)
@@ -290,11 +364,10 @@ def check_consumer(
         result.add("redelivered", info.num_redelivered)
         for name, position in (("last_delivery", info.delivered), ("last_ack", info.ack_floor)):
             result.add(name, position.last_active and _age(info, position.last_active))
-        groups, served = (
-            len(info.config.priority_groups),
-            sum(bool(at.pinned_client_id) for at in info.priority_groups),
-        )
-        if (pinned or info.config.metadata.get(f"{METADATA}pinned") == "true") and not 0 < groups == served:
+        groups = len(info.config.priority_groups)
+        served = len([group for group in info.priority_groups if group.pinned_client_id])
+        needs_pins = pinned or info.config.metadata.get(f"{METADATA}pinned") == "true"
+        if needs_pins and (groups == 0 or served != groups):
             result.add_fault(f"{served} of {groups} priority groups have a pinned client")
     return result
 
@@ -306,7 +379,7 @@ def check_kv(
     key: str | None = None,
     **thresholds: Any,
 ) -> CheckResult:
-    """Check that a Key-Value bucket exists, how many revisions it holds, and that ``key`` has a value."""
+    """Check that a Key-Value bucket exists, its number of revisions, and the value of ``key``."""
     with CheckResult("kv", bucket, thresholds) as result:
         result.add("values", admin.kv.load(bucket).values)
         if key is not None:
@@ -320,19 +393,27 @@ def check_credential(
     require_expiry: bool = True,
     **thresholds: Any,
 ) -> CheckResult:
-    """Check when the JWT of a ``.creds`` file expires, without a server. Never is critical with ``require_expiry``."""
+    """Check when the JWT of a ``.creds`` file expires, without a server.
+
+    With ``require_expiry`` it is critical that it never does.
+    """
     with CheckResult("credential", credential, thresholds) as result:
         options = ConnectionOptions.from_given({"credentialsFile": SecretStr(credential)})
         expires = connect_arguments(options)["user_credentials"].expires
         if expires:
             result.add("expiry", expires - time())
-        if expires <= time() and (expires or require_expiry):
-            result.add_fault("the JWT has expired" if expires else "the JWT never expires")
+            if expires <= time():
+                result.add_fault("the JWT has expired")
+        elif require_expiry:
+            result.add_fault("the JWT never expires")
     return result
 
 
 def check_meta(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
-    """Check the servers of the meta group, which manages all streams of a cluster. Needs the system account."""
+    """Check the servers of the meta group, which manages all streams of a cluster.
+
+    Needs the system account.
+    """
     with CheckResult("meta", admin.options.display_servers, thresholds) as result:
         context = "look at the meta group"
         try:

@@ -52,12 +52,14 @@ class JetStreamListener(StreamingQueryListener):
     Args:
         level: Level of the lines about progress, starts and ends.
         port: Serve the metrics by HTTP at this port; 0 takes a free one.
-        address: Where the HTTP server listens, with ``port``: on this machine alone, unless another address is named.
+        address: Where the HTTP server listens, with ``port``: on this machine alone, unless another
+            address is named.
         registry: Register the metrics here. With ``port`` alone they get a registry of their own.
         openlineage: Sends run events about the queries.
 
     Raises:
-        ImportError: ``port`` or ``registry`` is given, and the extra ``prometheus`` is not installed.
+        ImportError: ``port`` or ``registry`` is given, and the extra ``prometheus`` is not
+            installed.
         OSError: The port is in use.
         ValueError: ``registry`` has the metrics of another listener.
     """
@@ -92,16 +94,21 @@ class JetStreamListener(StreamingQueryListener):
 
     def close(self) -> None:
         """End the metrics and the run events. The log goes on until ``removeListener``."""
-        ended = self._metrics, self._lineage
-        self._metrics = self._lineage = None
-        for each in ended:
-            if each is not None:
-                each.close()
+        metrics = self._metrics
+        lineage = self._lineage
+        # Neither gets an event while they end.
+        self._metrics = None
+        self._lineage = None
+        if metrics is not None:
+            metrics.close()
+        if lineage is not None:
+            lineage.close()
 
     @_harmless
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Log the start."""
-        run, name = str(event.runId), self._name(event)
+        run = str(event.runId)
+        name = self._name(event)
         log.log(self._level, "query %s started, run %s", name, run)
         if self._metrics is not None:
             self._metrics.started(str(event.id), run, name)
@@ -134,7 +141,9 @@ class JetStreamListener(StreamingQueryListener):
     @_harmless
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Log the end, as an error if the query failed."""
-        query_id, run, failure = str(event.id), str(event.runId), event.exception
+        query_id = str(event.id)
+        run = str(event.runId)
+        failure = event.exception
         name = self._names.pop(run, query_id)
         if failure is None:
             log.log(self._level, "query %s ended", name)

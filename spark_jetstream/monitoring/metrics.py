@@ -43,7 +43,13 @@ class _QueryState:
 class QueryMetrics(Collector):
     """Keeps the state of queries, and renders it whenever Prometheus asks. Arguments: see `JetStreamListener`."""
 
-    def __init__(self, *, port: int | None, address: str, registry: CollectorRegistry | None) -> None:
+    def __init__(
+        self,
+        *,
+        port: int | None,
+        address: str,
+        registry: CollectorRegistry | None,
+    ) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, _QueryState] = {}  # in the order of their starts
         self._failures: Counter[str] = Counter()
@@ -70,14 +76,21 @@ class QueryMetrics(Collector):
     def started(self, query_id: str, run: str, name: str) -> None:
         """Export a run of a query from now on, in place of an older one."""
         with self._lock:
-            for key in [key for key, state in self._runs.items() if state.is_of(query_id, name) and not state.up]:
-                del self._runs[key]
+            for key, state in [*self._runs.items()]:
+                if state.is_of(query_id, name) and not state.up:
+                    del self._runs[key]
             self._runs[run] = _QueryState(query_id, name)
             self._failures[name] += 0
 
-    def progressed(self, name: str, progress: StreamingQueryProgress, lags: Mapping[str, StreamLag]) -> None:
+    def progressed(
+        self,
+        name: str,
+        progress: StreamingQueryProgress,
+        lags: Mapping[str, StreamLag],
+    ) -> None:
         """Count a micro-batch, with the lag after it. A scrape sees all of the micro-batch or nothing."""
-        run, written = str(progress.runId), progress.sink.numOutputRows
+        run = str(progress.runId)
+        written = progress.sink.numOutputRows
         if run not in self._runs:  # it began before the listener was added
             self.started(str(progress.id), run, name)
         with self._lock:
@@ -85,11 +98,10 @@ class QueryMetrics(Collector):
             state.rows += progress.numInputRows
             if written >= 0:  # else the sink does not count
                 state.written = (state.written or 0) + written
-            state.rate, state.seconds = (
-                progress.processedRowsPerSecond,
-                progress.batchDuration / 1000,
-            )
-            state.seen, state.lags = time.time(), lags
+            state.rate = progress.processedRowsPerSecond
+            state.seconds = progress.batchDuration / 1000
+            state.seen = time.time()
+            state.lags = lags
 
     def idle(self, run: str) -> None:
         """Note that a query looked for messages and found none."""
@@ -98,61 +110,111 @@ class QueryMetrics(Collector):
                 self._runs[run].seen = time.time()
 
     def ended(self, query_id: str, run: str, name: str, *, failed: bool) -> None:
-        """Drop a run; of one that failed, export that, unless the query runs again already."""
+        """Drop a run; export that it failed, unless the query runs again already."""
         with self._lock:
-            runs = [key for key, state in self._runs.items() if state.query_id == query_id]
-            # With the newest run older ones are gone, whose end the listener may have missed.
-            for key in runs if runs[-1:] == [run] else [run]:
+            for key in self._ended_with(run, query_id):
                 self._runs.pop(key, None)
             if failed:
                 self._failures[name] += 1
-                if not any(state.up and state.is_of(query_id, name) for state in self._runs.values()):
+                if not self._is_up(query_id, name):
                     self._runs[run] = _QueryState(query_id, name, up=False)
             elif name == query_id and not self._failures[name]:
-                del self._failures[name]  # with each new checkpoint comes another id
+                # A query without a name has another id with each new checkpoint.
+                del self._failures[name]
+
+    def _ended_with(self, run: str, query_id: str) -> list[str]:
+        """Return a run, and the older ones of its query if it is the newest.
+
+        The listener may have missed the end of an older one.
+        """
+        runs = [key for key, state in self._runs.items() if state.query_id == query_id]
+        return runs if runs[-1:] == [run] else [run]
+
+    def _is_up(self, query_id: str, name: str) -> bool:
+        return any(state.up and state.is_of(query_id, name) for state in self._runs.values())
 
     def collect(self) -> Iterator[Metric]:
         """Render all metrics."""
+        families = _Families()
+        with self._lock:
+            # Spark may report the end of a run after the start of the next one.
+            newest = {state.query_id: state for state in self._runs.values()}
+            for state in newest.values():
+                families.add(state)
+            for name, count in self._failures.items():
+                families.failures.add_metric((name,), count)
+        return families.in_order()
 
-        def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"spark_jetstream_{name}", text, labels=(*_QUERY, *labels))
 
-        up = gauge("query_up", "1 while the query runs, 0 after it failed.")
-        seen = gauge(
+class _Families:
+    """The metrics of one scrape."""
+
+    def __init__(self) -> None:
+        self.up = _gauge("query_up", "1 while the query runs, 0 after it failed.")
+        self.seen = _gauge(
             "last_progress_timestamp_seconds",
             "When the query last started, made progress or was idle.",
         )
-        rate = gauge("rows_per_second", "Rows per second of the last micro-batch.")
-        seconds = gauge("batch_duration_seconds", "Duration of the last micro-batch.")
-        messages = gauge("lag_messages", "Sequences between the query and the end of the stream.", "stream")
-        lag_seconds = gauge(
+        self.rate = _gauge("rows_per_second", "Rows per second of the last micro-batch.")
+        self.seconds = _gauge("batch_duration_seconds", "Duration of the last micro-batch.")
+        self.messages = _gauge(
+            "lag_messages",
+            "Sequences between the query and the end of the stream.",
+            "stream",
+        )
+        self.lag_seconds = _gauge(
             "lag_seconds",
             "Time between the last message read and the last message stored.",
             "stream",
         )
-        rows = CounterMetricFamily("spark_jetstream_rows_read", "Rows that the query has read.", labels=_QUERY)
-        written = CounterMetricFamily("spark_jetstream_rows_written", "Rows that the query has written.", labels=_QUERY)
-        failures = CounterMetricFamily("spark_jetstream_query_failures", "Failures of the query.", labels=_QUERY[:1])
-        with self._lock:
-            # Spark tells of the end of a run after the start of the next one if that comes at once.
-            newest = {state.query_id: state for state in self._runs.values()}
-            for query_id, state in newest.items():
-                query = (state.name, query_id)
-                up.add_metric(query, state.up)
-                if state.up:
-                    rows.add_metric(query, state.rows)
-                    seen.add_metric(query, state.seen)
-                for family, value in (
-                    (written, state.written),
-                    (rate, state.rate),
-                    (seconds, state.seconds),
-                ):
-                    if value is not None:
-                        family.add_metric(query, value)
-                for lag in state.lags.values():
-                    for family, value in ((messages, lag.messages), (lag_seconds, lag.seconds)):
-                        if value is not None:
-                            family.add_metric((*query, lag.stream), value)
-            for name, count in self._failures.items():
-                failures.add_metric((name,), count)
-        return iter((up, seen, rate, seconds, messages, lag_seconds, rows, written, failures))
+        self.rows = _counter("rows_read", "Rows that the query has read.")
+        self.written = _counter("rows_written", "Rows that the query has written.")
+        self.failures = CounterMetricFamily(
+            "spark_jetstream_query_failures",
+            "Failures of the query.",
+            labels=("query",),
+        )
+
+    def add(self, state: _QueryState) -> None:
+        """Add the state of a query."""
+        query = (state.name, state.query_id)
+        self.up.add_metric(query, state.up)
+        if state.up:
+            self.rows.add_metric(query, state.rows)
+            self.seen.add_metric(query, state.seen)
+        if state.written is not None:
+            self.written.add_metric(query, state.written)
+        if state.rate is not None:
+            self.rate.add_metric(query, state.rate)
+        if state.seconds is not None:
+            self.seconds.add_metric(query, state.seconds)
+        for lag in state.lags.values():
+            labels = (*query, lag.stream)
+            if lag.messages is not None:
+                self.messages.add_metric(labels, lag.messages)
+            if lag.seconds is not None:
+                self.lag_seconds.add_metric(labels, lag.seconds)
+
+    def in_order(self) -> Iterator[Metric]:
+        """Return all metrics."""
+        return iter(
+            (
+                self.up,
+                self.seen,
+                self.rate,
+                self.seconds,
+                self.messages,
+                self.lag_seconds,
+                self.rows,
+                self.written,
+                self.failures,
+            )
+        )
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"spark_jetstream_{name}", text, labels=(*_QUERY, *labels))
+
+
+def _counter(name: str, text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"spark_jetstream_{name}", text, labels=_QUERY)

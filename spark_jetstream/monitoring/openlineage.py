@@ -1,4 +1,4 @@
-"""`OpenLineage`: what queries read and write, as run events of OpenLineage (spec 2-0-2), sent by HTTP."""
+"""`OpenLineage`: what queries read and write, as run events of OpenLineage, spec 2-0-2, by HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from spark_jetstream import __version__
 from spark_jetstream.client.reasons import error_text
@@ -25,11 +25,14 @@ log = logging.getLogger("spark_jetstream.monitoring")
 
 _SPEC = "https://openlineage.io/spec"
 _REPOSITORY = "https://github.com/spark-jetstream/spark-jetstream"
+_SEQUENCES_FILE = "docs/monitoring/SparkJetstreamSequencesInputDatasetFacet.json"
+_SEQUENCES = f"{_REPOSITORY}/raw/v{__version__}/{_SEQUENCES_FILE}"
 _CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
 _WAITING = 1000  # events
 _SECONDS = 10.0  # for one request, and for `OpenLineage.close`
 
 Datasets = Iterable[tuple[str, str]]
+_Ranges = dict[str, list[dict[str, int]]]
 
 
 class OpenLineage:
@@ -41,9 +44,10 @@ class OpenLineage:
 
     Args:
         url: The endpoint, such as ``http://marquez:5000/api/v1/lineage``.
-        servers: Option ``servers`` of the queries, which progress does not name. The first server is the namespace of
-            all streams that are read: ``nats://host:4222``.
-        outputs: By name of a query, namespace and name of each dataset that it writes. Progress names none.
+        servers: Option ``servers`` of the queries, which progress does not name. The first server
+            is the namespace of all streams that are read: ``nats://host:4222``.
+        outputs: By name of a query, namespace and name of each dataset that it writes. Progress
+            names none.
         namespace: The namespace of the jobs. A job has the name of its query.
 
     Raises `ValueError` for a malformed URL; `OptionError`, which is one, for a ``url`` with a user
@@ -58,25 +62,15 @@ class OpenLineage:
         outputs: Mapping[str, Datasets] | None = None,
         namespace: str = "default",
     ) -> None:
-        self._url = urlsplit(url)
-        reachable = self._url.scheme in _CONNECTIONS and self._url.hostname and self._url.port != 0
-        if not reachable or "@" in self._url.netloc:
-            raise OptionError(
-                "url of OpenLineage must be http:// or https:// and a host, without a user",
-            )
-        if not f"{self._url.path}{self._url.query}".isascii():
-            raise OptionError(
-                "url of OpenLineage has a character outside ASCII after the host: percent-encode it",
-            )
+        self._url = _checked_url(url)
         host = ConnectionOptions.from_spark({"servers": servers}).servers[0].split("/")[2]
-        self._streams = f"nats://{host}" if host.rpartition(":")[2].isdigit() else f"nats://{host}:4222"
-        named = (outputs or {}).items()
-        self._outputs = {query: [{"namespace": place, "name": name} for place, name in each] for query, each in named}
+        has_port = host.rpartition(":")[2].isdigit()
+        self._streams = f"nats://{host}" if has_port else f"nats://{host}:4222"
+        self._outputs: dict[str, list[dict[str, str]]] = {}
+        for query, datasets in (outputs or {}).items():
+            self._outputs[query] = [{"namespace": space, "name": name} for space, name in datasets]
         self._namespace = namespace
-        self._read: dict[
-            str,
-            dict[str, list[dict[str, int]]],
-        ] = {}  # by run: of its last micro-batch
+        self._read: dict[str, _Ranges] = {}  # by run: of its last micro-batch
         self._waiting: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING)
         self._thread = threading.Thread(
             target=self._post_all,
@@ -103,34 +97,22 @@ class OpenLineage:
         progress: Any = None,
         failure: str | None = None,
     ) -> None:
-        """Let the thread send an event about a run of a query, with a micro-batch's progress or a failure's text.
+        """Let the thread send an event about a run of a query.
 
-        Raises `OffsetError` for the progress of a newer release.
+        It has a micro-batch's progress, or the text of a failure. Raises `OffsetError` for the
+        progress of a newer release.
         """
-        inputs, read = [], self._read.pop(run, {}) if progress is None else ranges(progress)
-        if progress is not None:
-            self._read[run] = read
-        for stream, sequences in read.items():
-            schema = f"{_REPOSITORY}/raw/v{__version__}/docs/monitoring/SparkJetstreamSequencesInputDatasetFacet.json"
-            facet = progress and _facet(schema, batch=progress.batchId, sequences=sequences)
-            facets = {"sparkJetstream_sequences": facet} if facet else {}
-            inputs.append({"namespace": self._streams, "name": stream, "inputFacets": facets})
         job_type = _facet(
             f"{_SPEC}/facets/2-0-3/JobTypeJobFacet.json",
             processingType="STREAMING",
             integration="SPARK",
         )
-        error = _facet(
-            f"{_SPEC}/facets/1-0-1/ErrorMessageRunFacet.json",
-            message=failure,
-            programmingLanguage="JAVA",
-        )
         event = {
             "eventType": kind,
             "eventTime": datetime.now(timezone.utc).isoformat(),
-            "run": {"runId": run, "facets": {} if failure is None else {"errorMessage": error}},
+            "run": {"runId": run, "facets": _run_facets(failure)},
             "job": {"namespace": self._namespace, "name": query, "facets": {"jobType": job_type}},
-            "inputs": inputs,
+            "inputs": self._inputs(run, progress),
             "outputs": self._outputs.get(query, []),
             "producer": f"{_REPOSITORY}/tree/v{__version__}",
             "schemaURL": f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
@@ -140,7 +122,24 @@ class OpenLineage:
         except queue.Full:
             self._lose(event, f"{_WAITING:,} events wait")
 
+    def _inputs(self, run: str, progress: Any) -> list[dict[str, Any]]:
+        """Return the streams that a run has read; without a progress, those of its last one."""
+        if progress is None:
+            read = self._read.pop(run, {})
+            return [self._input(stream, {}) for stream in read]
+        read = ranges(progress)
+        self._read[run] = read
+        inputs = []
+        for stream, sequences in read.items():
+            facet = _facet(_SEQUENCES, batch=progress.batchId, sequences=sequences)
+            inputs.append(self._input(stream, {"sparkJetstream_sequences": facet}))
+        return inputs
+
+    def _input(self, stream: str, facets: dict[str, Any]) -> dict[str, Any]:
+        return {"namespace": self._streams, "name": stream, "inputFacets": facets}
+
     def _post_all(self) -> None:
+        """Send the events that wait, until `close`."""
         while (event := self._waiting.get()) is not None:
             try:
                 self._post(json.dumps(event).encode())
@@ -149,31 +148,60 @@ class OpenLineage:
             except HTTPException as error:
                 self._lose(event, repr(error))
             except ValueError as error:
-                bad_key = "OPENLINEAGE_API_KEY holds a character that no header may have"
-                # The error's text may have the key.
-                self._lose(event, bad_key if os.environ.get("OPENLINEAGE_API_KEY") else repr(error))
+                reason = repr(error)
+                if os.environ.get("OPENLINEAGE_API_KEY"):
+                    # The error's text may have the key.
+                    reason = "OPENLINEAGE_API_KEY holds a character that no header may have"
+                self._lose(event, reason)
 
     def _post(self, body: bytes) -> None:
-        key = os.environ.get("OPENLINEAGE_API_KEY")
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("OPENLINEAGE_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
         path = self._url._replace(scheme="", netloc="", fragment="").geturl() or "/"
-        with contextlib.closing(
-            _CONNECTIONS[self._url.scheme](self._url.netloc, timeout=_SECONDS),
-        ) as connection:
+        connect = _CONNECTIONS[self._url.scheme]
+        with contextlib.closing(connect(self._url.netloc, timeout=_SECONDS)) as connection:
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
-            if answer.status // 100 != 2:  # a redirect, too, which would take the key elsewhere
+            # A redirect is an error, too: it would take the key elsewhere.
+            if answer.status // 100 != 2:
                 raise HTTPException(f"status {answer.status} {answer.reason}")
 
     def _lose(self, event: Mapping[str, Any], reason: str) -> None:
-        kind, query = event["eventType"], event["job"]["name"]
         log.warning(
             "OpenLineage at %s: event %s of query %s is lost: %s",
             self._url.netloc,
-            kind,
-            query,
+            event["eventType"],
+            event["job"]["name"],
             reason,
         )
+
+
+def _checked_url(url: str) -> SplitResult:
+    """Return the parts of an endpoint's URL. Raises `ValueError`, and `OptionError`, which is one."""
+    parts = urlsplit(url)
+    reachable = parts.scheme in _CONNECTIONS and parts.hostname and parts.port != 0
+    if not reachable or "@" in parts.netloc:
+        raise OptionError(
+            "url of OpenLineage must be http:// or https:// and a host, without a user",
+        )
+    if not f"{parts.path}{parts.query}".isascii():
+        raise OptionError(
+            "url of OpenLineage has a character outside ASCII after the host: percent-encode it",
+        )
+    return parts
+
+
+def _run_facets(failure: str | None) -> dict[str, Any]:
+    """Return the facets of a run: its failure, if it failed."""
+    if failure is None:
+        return {}
+    error = _facet(
+        f"{_SPEC}/facets/1-0-1/ErrorMessageRunFacet.json",
+        message=failure,
+        programmingLanguage="JAVA",
+    )
+    return {"errorMessage": error}
 
 
 def _facet(schema: str, **fields: Any) -> dict[str, Any]:

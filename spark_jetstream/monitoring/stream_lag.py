@@ -1,4 +1,7 @@
-"""`lag` and `ranges`: how far a query is behind each stream, and what it read, as its progress says. Pure."""
+"""`lag` and `ranges`: how far a query is behind each stream, and what it read, by its progress.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from spark_jetstream.source.offsets import Offset, StreamPosition
 
-#: Class name of a source for which Spark 4.0 and 4.1 repeat the end of the micro-batch as the end of the stream.
+#: Class name of a source whose end Spark 4.0 and 4.1 repeat as the end of the stream.
 _REPEATS_END = "PythonMicroBatchStream"
 
 
@@ -47,31 +50,40 @@ def lag(progress: Any) -> dict[str, StreamLag]:
     Sources of other formats are left out.
 
     Args:
-        progress: ``query.lastProgress``, an element of ``query.recentProgress``, the event that a listener's
-            ``onQueryProgress`` gets, or the JSON text of a progress; classic or from Spark Connect. With None, the
-            progress of a query that has not finished a micro-batch, the result is empty.
+        progress: ``query.lastProgress``, an element of ``query.recentProgress``, the event that a
+            listener's ``onQueryProgress`` gets, or the JSON text of a progress; classic or from
+            Spark Connect. With None, the progress of a query that has not finished a micro-batch,
+            the result is empty.
 
     Raises:
         OffsetError: An offset was written by a newer release of spark-jetstream.
     """
     lags: dict[str, StreamLag] = {}
     for source in _sources(progress):
-        end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        end = _offset(source.get("endOffset"))
         if end is None:
             continue
-        if latest == end and _REPEATS_END in source.get("description", "").partition("@")[0].split(
-            ".",
-        ):
-            latest = None
+        latest = _latest_positions(source, end)
         for name, position in end.streams.items():
-            found = _lag(name, position, None if latest is None else latest.streams.get(name))
+            found = _lag(name, position, latest.get(name))
             if name not in lags or _behind(found) > _behind(lags[name]):
                 lags[name] = found
     return lags
 
 
+def _latest_positions(source: Mapping[str, Any], end: Offset) -> Mapping[str, StreamPosition]:
+    """Return the ends of the streams by name, empty if Spark does not report them."""
+    latest = _offset(source.get("latestOffset"))
+    if latest is None:
+        return {}
+    class_name = source.get("description", "").partition("@")[0]
+    if latest == end and _REPEATS_END in class_name.split("."):
+        return {}
+    return latest.streams
+
+
 def ranges(progress: Any) -> dict[str, list[dict[str, int]]]:
-    """Return the ``first`` and the ``last`` sequence of each stream that each source read in a micro-batch.
+    """Return the ``first`` and ``last`` sequence of each stream that each source read.
 
     ``first`` is missing in the first micro-batch on Spark 4.0 and 4.1, which do not say where it
     began. The list is empty for a stream of which nothing was read. Argument and errors are those
@@ -79,47 +91,73 @@ def ranges(progress: Any) -> dict[str, list[dict[str, int]]]:
     """
     found: dict[str, list[dict[str, int]]] = {}
     for source in _sources(progress):
-        start, end = (
-            _offset(source.get("startOffset")),
-            _offset(source.get("endOffset")) or Offset({}),
-        )
+        start = _offset(source.get("startOffset"))
+        end = _offset(source.get("endOffset"))
+        if end is None:
+            continue
         for name, position in end.streams.items():
-            part, cuts = {"last": position.next - 1}, end.cuts
-            before = None if start is None else start.streams.get(name)
-            if before is not None and before.created == position.created:
-                part["first"] = before.next
-            elif start is not None or cuts or not source["numInputRows"]:
-                part["first"] = cuts[name][0] if name in cuts else position.next
-            found.setdefault(name, []).extend(
-                [part] if part.get("first", 1) <= part["last"] else [],
-            )
+            last = position.next - 1
+            first = _first_read(source, name, start, end)
+            parts = found.setdefault(name, [])
+            if first is None:
+                if last > 0:
+                    parts.append({"last": last})
+            elif first <= last:
+                parts.append({"last": last, "first": first})
     return found
 
 
+def _first_read(
+    source: Mapping[str, Any],
+    name: str,
+    start: Offset | None,
+    end: Offset,
+) -> int | None:
+    """Return the sequence at which a source began to read a stream; None if it is not known.
+
+    It is one past the last sequence if the source read nothing of the stream.
+    """
+    position = end.streams[name]
+    before = None if start is None else start.streams.get(name)
+    if before is not None and before.created == position.created:
+        return before.next
+    # The query reads the stream for the first time, so the cuts of its tasks say where. A stream
+    # without cuts was not read.
+    if start is not None or end.cuts or not source["numInputRows"]:
+        return end.cuts[name][0] if name in end.cuts else position.next
+    return None
+
+
 def _sources(progress: Any) -> Iterator[Mapping[str, Any]]:
+    """Return the sources of a progress, whatever form it has."""
     progress = getattr(progress, "progress", progress)  # of a listener's event
     # The items of a progress of Spark 4.0 and 4.1 have offsets as text that is not JSON.
     progress = getattr(progress, "json", progress)
     if isinstance(progress, str):
         progress = json.loads(progress)
-    return iter(() if progress is None else progress["sources"])
+    if progress is None:
+        return iter(())
+    return iter(progress["sources"])
 
 
 def _offset(value: Any) -> Offset | None:
-    """Return an offset of this package, an object or JSON text; None for others, and if none of its streams exists."""
+    """Return an offset of this package, an object or JSON text; None for others, and without streams."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):  # "None" before the first micro-batch
             return None
-    ours = isinstance(value, Mapping) and {"version", "streams"} <= value.keys() and value["streams"] != {}
-    return Offset.from_json(value) if ours else None
+    if not isinstance(value, Mapping) or not {"version", "streams"} <= value.keys():
+        return None
+    # An offset has no streams if none of them exists.
+    return None if value["streams"] == {} else Offset.from_json(value)
 
 
 def _behind(lag: StreamLag) -> tuple[int, int]:
-    """Return how far behind a source is, to compare; the positions count where the numbers of messages do not."""
+    """Return how far behind a source is, to compare: by messages, and then by position."""
     # With other filters a source with nothing left to read may be at an earlier sequence.
-    return -1 if lag.messages is None else lag.messages, -lag.next
+    messages = -1 if lag.messages is None else lag.messages
+    return messages, -lag.next
 
 
 def _lag(name: str, position: StreamPosition, latest: StreamPosition | None) -> StreamLag:
