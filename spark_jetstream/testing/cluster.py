@@ -6,15 +6,29 @@ import contextlib
 import http.client
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spark_jetstream.errors import ServerStartError
 from spark_jetstream.testing.process import LOOPBACK, PortLease, poll
 from spark_jetstream.testing.server import NatsServer
 
-_Asset = tuple[str, str, str]  # account, stream, consumer (empty for the stream itself)
+
+class _Replica(NamedTuple):
+    """A copy of a stream or a consumer, as the server that holds it reports it."""
+
+    account: str
+    stream: str
+    consumer: str  # empty for the stream itself
+    leads: bool
+    size: int
+    """The number of copies."""
+
+    @property
+    def asset(self) -> tuple[str, str, str]:
+        """The stream or consumer, the same for all of its copies."""
+        return self.account, self.stream, self.consumer
 
 
 class NatsCluster:
@@ -50,12 +64,13 @@ class NatsCluster:
         binary: str | os.PathLike[str] | None = None,
         start_timeout: float = 60.0,
     ) -> None:
-        """Neither starts servers nor takes ports. Arguments that are not named here are those of `NatsServer`.
+        """Neither starts servers nor takes ports.
 
-        A cluster has at least 2 servers. `port` is the client port of the first one, and the others
-        have the ports after it; by default all are free ports. `store_dir` gets a directory for
-        each server. After `start_timeout` seconds a cluster that is not ready, or a server that has
-        not rejoined it, counts as failed.
+        Arguments that are not named here are those of `NatsServer`. A cluster has at least 2
+        servers. `port` is the client port of the first one, and the others have the ports after it;
+        by default all are free ports. `store_dir` gets a directory for each server. After
+        `start_timeout` seconds a cluster that is not ready, or a server that has not rejoined it,
+        counts as failed.
         """
         if size < 2:
             raise ValueError(
@@ -63,21 +78,24 @@ class NatsCluster:
             )
         self.name: Final = name
         self._start_timeout = start_timeout
-        self._routes: list[PortLease] = []  # the ports between the servers, from the first start to `close`
+        # The ports between the servers, from the first start to `close`.
+        self._routes: list[PortLease] = []
         self._args = tuple(args)
-        self._servers = tuple(
-            NatsServer(
-                name=f"{name}-{index}",
+        servers = []
+        for index in range(size):
+            own_name = f"{name}-{index}"
+            server = NatsServer(
+                name=own_name,
                 port=None if port is None else port + index,
-                store_dir=None if store_dir is None else Path(store_dir) / f"{name}-{index}",
+                store_dir=None if store_dir is None else Path(store_dir) / own_name,
                 config=config,
                 max_payload=max_payload,
                 http_monitor=True,
                 binary=binary,
                 start_timeout=start_timeout,
             )
-            for index in range(size)
-        )
+            servers.append(server)
+        self._servers = tuple(servers)
 
     @property
     def servers(self) -> tuple[NatsServer, ...]:
@@ -103,12 +121,7 @@ class NatsCluster:
         first = not self._routes
         try:
             if first:
-                # Every server must know all routes before the first one starts.
-                self._routes = [PortLease() for _ in self._servers]
-                addresses = [f"nats://{LOOPBACK}:{lease.port}" for lease in self._routes]
-                for server, address in zip(self._servers, addresses, strict=True):
-                    routes = ("--cluster", address, "--routes", ",".join(addresses))
-                    server.args = (*routes, "--cluster_name", self.name, *self._args)
+                self._choose_routes()
             for server in self._servers:
                 server.start()
             self.wait_ready()
@@ -118,13 +131,22 @@ class NatsCluster:
             raise
         return self
 
+    def _choose_routes(self) -> None:
+        """Tell every server all routes, which it must know before the first one starts."""
+        self._routes = [PortLease() for _ in self._servers]
+        addresses = [f"nats://{LOOPBACK}:{lease.port}" for lease in self._routes]
+        for server, address in zip(self._servers, addresses, strict=True):
+            routes = ("--cluster", address, "--routes", ",".join(addresses))
+            server.args = (*routes, "--cluster_name", self.name, *self._args)
+
     def kill(self, index: int) -> None:
         """End one server like a crash (SIGKILL). It keeps its ports and store for `restart`."""
         self._servers[index].kill()
 
     def restart(self, index: int) -> NatsServer:
-        """Restart one server and wait until it has caught up; without a majority of servers it does not wait.
+        """Restart one server and wait until it has caught up.
 
+        Without a majority of servers it does not wait.
         Raises `ServerStartError` when it did not start, or did not catch up in time.
         """
         server = self._servers[index].restart()
@@ -141,16 +163,18 @@ class NatsCluster:
         (default: `start_timeout` of the cluster).
         """
         limit = self._start_timeout if timeout is None else timeout
-        poll(
-            lambda: self._obstacle() is None or None,
-            limit,
-            lambda: ServerStartError(
-                f"the cluster was not ready after {limit:g} s: {self._obstacle()}",
-            ),
-        )
+
+        def ready() -> bool | None:
+            return True if self._obstacle() is None else None
+
+        def give_up() -> ServerStartError:
+            reason = self._obstacle()
+            return ServerStartError(f"the cluster was not ready after {limit:g} s: {reason}")
+
+        poll(ready, limit, give_up)
 
     def leader_of(self, stream: str, *, account: str | None = None, timeout: float = 30.0) -> int:
-        """Return the index in `servers` of the leader of a stream, after an election if one is under way.
+        """Return the index in `servers` of a stream's leader, after an election if one is under way.
 
         `account` is needed only if several accounts have a stream of this name. For some
         milliseconds after an election the other servers may not know who answers for the stream's
@@ -159,16 +183,17 @@ class NatsCluster:
 
         def find() -> int | None:
             for server in self._active():
-                for (owner, name, consumer), leads, _ in _replicas(server):
-                    if leads and (name, consumer) == (stream, "") and account in (None, owner):
+                for replica in _replicas(server):
+                    is_of_stream = replica.stream == stream and not replica.consumer
+                    is_wanted = is_of_stream and account in (None, replica.account)
+                    if is_wanted and replica.leads:
                         return self._servers.index(server)
             return None
 
-        return poll(
-            find,
-            timeout,
-            lambda: TimeoutError(f"no server leads a stream {stream} after {timeout:g} s"),
-        )
+        def give_up() -> TimeoutError:
+            return TimeoutError(f"no server leads a stream {stream} after {timeout:g} s")
+
+        return poll(find, timeout, give_up)
 
     def close(self) -> None:
         """Close all servers and remove their temporary directories. May be called again."""
@@ -196,49 +221,73 @@ class NatsCluster:
         active = self._active()
         if len(active) <= len(self._servers) // 2:
             return f"{len(active)} of {len(self._servers)} servers are up, which is no majority"
-        views = {str(server.name): _page(server, "/jsz").get("meta_cluster") or {} for server in active}
-        leaders = {view.get("leader") for view in views.values()}
-        leader = next(iter(leaders))
-        if len(leaders) > 1 or leader not in views:
-            seen = ", ".join(f"{name} sees {view.get('leader')}" for name, view in views.items())
-            return f"no common JetStream leader ({seen})"
-        # Only the leader knows which servers are current.
-        current = {peer["name"] for peer in views[leader].get("replicas") or () if peer.get("current")}
-        if outdated := sorted(views.keys() - current - {leader}):
-            return f"{', '.join(outdated)} not current"
-        for server in active:
-            health = _page(server, "/healthz")
-            if health.get("status") != "ok":
-                return f"{server.name}: {health.get('error', 'monitoring page not reached')}"
-        return _leaderless(active)
+        return _meta_obstacle(active) or _unhealthy(active) or _leaderless(active)
 
 
-def _replicas(server: NatsServer) -> Iterator[tuple[_Asset, bool, int]]:
-    """Yield what a server has replicas of, whether it leads there, and how many servers have one."""
-    for account in _page(server, "/jsz?accounts=true&streams=true&consumers=true").get("account_details") or ():
+def _meta_obstacle(active: Sequence[NatsServer]) -> str | None:
+    """Return why the servers have no common JetStream leader that finds all of them current."""
+    views = {}
+    for server in active:
+        views[str(server.name)] = _page(server, "/jsz").get("meta_cluster") or {}
+    leaders = {view.get("leader") for view in views.values()}
+    leader = next(iter(leaders))
+    if len(leaders) > 1 or leader not in views:
+        seen = ", ".join(f"{name} sees {view.get('leader')}" for name, view in views.items())
+        return f"no common JetStream leader ({seen})"
+    # Only the leader knows which servers are current.
+    peers = views[leader].get("replicas") or ()
+    current = {peer["name"] for peer in peers if peer.get("current")}
+    outdated = sorted(views.keys() - current - {leader})
+    return f"{', '.join(outdated)} not current" if outdated else None
+
+
+def _unhealthy(active: Sequence[NatsServer]) -> str | None:
+    """Return the problem of the first server that is not healthy."""
+    for server in active:
+        health = _page(server, "/healthz")
+        if health.get("status") != "ok":
+            return f"{server.name}: {health.get('error', 'monitoring page not reached')}"
+    return None
+
+
+def _replicas(server: NatsServer) -> Iterator[_Replica]:
+    """Yield the copies of streams and consumers that a server holds."""
+    page = _page(server, "/jsz?accounts=true&streams=true&consumers=true")
+    for account in page.get("account_details") or ():
         for stream in account.get("stream_detail") or ():
-            for asset in (stream, *(stream.get("consumer_detail") or ())):
-                group = asset.get("cluster") or {}
-                # Only what a leader reports of itself: the others may not have noticed yet that it
-                # is gone.
-                leads = group.get("leader") == server.name
-                consumer = "" if asset is stream else asset["name"]
-                yield (
-                    (account["name"], stream["name"], consumer),
-                    leads,
-                    1 + len(group.get("replicas") or ()),
-                )
+            yield _replica(server, account["name"], stream["name"], "", stream)
+            for consumer in stream.get("consumer_detail") or ():
+                name = consumer["name"]
+                yield _replica(server, account["name"], stream["name"], name, consumer)
+
+
+def _replica(
+    server: NatsServer,
+    account: str,
+    stream: str,
+    consumer: str,
+    detail: Mapping[str, Any],
+) -> _Replica:
+    group = detail.get("cluster") or {}
+    # A leader says so of itself only: the others may not have noticed yet that it is gone.
+    leads = group.get("leader") == server.name
+    others = group.get("replicas") or ()
+    return _Replica(account, stream, consumer, leads, 1 + len(others))
 
 
 def _leaderless(active: Sequence[NatsServer]) -> str | None:
     """Return the first stream or consumer that has a majority of its replicas and no leader."""
-    replicas = [replica for server in active for replica in _replicas(server)]
-    present = Counter(asset for asset, _, _ in replicas)
-    led = {asset for asset, leads, _ in replicas if leads}
-    for asset, _, size in replicas:
-        if asset not in led and present[asset] > size // 2:
-            _, stream, consumer = asset
-            return f"no leader of stream {stream}" + (f", consumer {consumer}" if consumer else "")
+    replicas: list[_Replica] = []
+    for server in active:
+        replicas += _replicas(server)
+    present = Counter(replica.asset for replica in replicas)
+    led = {replica.asset for replica in replicas if replica.leads}
+    for replica in replicas:
+        has_majority = present[replica.asset] > replica.size // 2
+        if replica.asset in led or not has_majority:
+            continue
+        problem = f"no leader of stream {replica.stream}"
+        return f"{problem}, consumer {replica.consumer}" if replica.consumer else problem
     return None
 
 

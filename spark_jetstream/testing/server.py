@@ -50,10 +50,6 @@ class NatsServer:
     A server that was not closed ends with the Python process, even if that is killed. In a forked
     child the server counts as closed, and runs on for the parent. For Linux and macOS. Not
     thread-safe.
-
-    One class, though it has some thirty methods: each public one is a line of a table in
-    docs/testing.md, and the others are the steps of a start and of an end, which share the process,
-    its guard, its directory and its ports.
     """
 
     def __init__(
@@ -76,51 +72,57 @@ class NatsServer:
 
         Args:
             name: The server's name; without one nats-server chooses it.
-            port: The client port; without one the first start chooses a free port, which the server keeps.
-            store_dir: Where streams are kept. A given directory outlives the server; else it is temporary.
+            port: The client port; without one the first start chooses a free port, which the server
+                keeps.
+            store_dir: Where streams are kept. A given directory outlives the server; else it is
+                temporary.
             jetstream: Whether JetStream is on.
-            config: Configuration of nats-server. The other arguments win over it, but a second `store_dir` is an error.
-                A change of the attribute takes effect at the next start.
-            config_file: A file with a configuration, used as it is: it says where the server listens and what it keeps.
-                Not together with `port`, `store_dir`, `config`, `max_payload` and `websocket`.
-            max_payload: The largest message in bytes (headers and data); the server's default is 1 MiB.
+            config: Configuration of nats-server. The other arguments win over it, but a second
+                `store_dir` is an error. A change of the attribute takes effect at the next start.
+            config_file: A file with a configuration, used as it is: it says where the server
+                listens and what it keeps. Not together with `port`, `store_dir`, `config`,
+                `max_payload` and `websocket`.
+            max_payload: The largest message in bytes (headers and data); the server's default is 1
+                MiB.
             http_monitor: Serve the monitoring pages, see `monitor`.
             websocket: Also listen for WebSocket clients, without TLS, at `websocket_url`.
-            args: More command line arguments, such as `["-DV"]`. Changes take effect at the next start.
-            binary: Path of another nats-server. A change of the attribute takes effect at the next start.
+            args: More command line arguments, such as `["-DV"]`. Changes take effect at the next
+                start.
+            binary: Path of another nats-server. A change of the attribute takes effect at the next
+                start.
             start_timeout: Seconds after which a server that is not ready counts as failed.
         """
-        if config_file is not None and (port or store_dir or config or max_payload or websocket):
+        of_file = port or store_dir or config or max_payload or websocket
+        if config_file is not None and of_file:
             raise ValueError(
                 "a config_file has port, store_dir, max_payload and the rest of the configuration itself",
             )
         self.name: Final = name
         self.config = config
-        self._config_file = Path(config_file).absolute() if config_file is not None else None
-        self._store_wanted = Path(store_dir) if store_dir is not None else None
+        self._config_file = None if config_file is None else Path(config_file).absolute()
+        self._store_wanted = None if store_dir is None else Path(store_dir)
         self._jetstream = jetstream
         self._max_payload = max_payload
         self.args = tuple(args)
         self.binary = binary
         self._start_timeout = start_timeout
-        more = {"monitor": http_monitor, "websocket": websocket}
-        self._listeners = {
-            "client": port or 0,
-            **{name: 0 for name, wanted in more.items() if wanted},
-        }
-        """The port that each listener must have, 0 for a free one, which the first start chooses."""
-        self._leases: dict[
-            str,
-            PortLease,
-        ] = {}  # the port of each listener, from the first start on
-        self._home: Path | None = None  # the temporary directory, from the first start to `close`
-        self._process: subprocess.Popen[bytes] | None = None  # from a start until its end was waited for
+        # The port that each listener must have, 0 for a free one, which the first start chooses.
+        self._listeners = {"client": port or 0}
+        if http_monitor:
+            self._listeners["monitor"] = 0
+        if websocket:
+            self._listeners["websocket"] = 0
+        # The port of each listener, from the first start on.
+        self._leases: dict[str, PortLease] = {}
+        # The temporary directory, from the first start to `close`.
+        self._home: Path | None = None
+        # From a start until its end was waited for.
+        self._process: subprocess.Popen[bytes] | None = None
         self._guard: DeathGuard | None = None  # as long as there is a process
         self._log_start = 0  # where the log of the last start begins; errors show no older lines
-        self._scheme, self._host = (
-            "nats",
-            LOOPBACK,
-        )  # of `url`: what the server wrote about its port at the last start
+        # Of `url`: what the server wrote about its port at the last start.
+        self._scheme = "nats"
+        self._host = LOOPBACK
         self._paused = False  # set by `pause`, cleared by `resume` and by the end of the process
 
     @property
@@ -130,7 +132,7 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """`nats://127.0.0.1:PORT`, or `tls://...` if `config` has a `tls` block; never with credentials."""
+        """`nats://127.0.0.1:PORT`, or `tls://...` with a `tls` block; never with credentials."""
         return f"{self._scheme}://{self._host}:{self.port}"
 
     @property
@@ -145,7 +147,10 @@ class NatsServer:
 
     @property
     def store_dir(self) -> Path:
-        """Where streams are kept, in `jetstream/`. A temporary directory exists from the first start to `close`."""
+        """Where streams are kept, in `jetstream/`.
+
+        A temporary directory exists from the first start to `close`.
+        """
         return self._store_wanted or self._directory() / "store"
 
     @property
@@ -166,7 +171,9 @@ class NatsServer:
     @property
     def log(self) -> str:
         """The server's log since the first start, over restarts; empty after `close`."""
-        return (self._home / _LOG_FILE).read_text("utf-8", "replace") if self._home is not None else ""
+        if self._home is None:
+            return ""
+        return (self._home / _LOG_FILE).read_text("utf-8", "replace")
 
     def monitor(self, path: str) -> Any:
         """Return the JSON of a monitoring page, such as `/jsz?streams=true`; needs `http_monitor=True`.
@@ -181,12 +188,18 @@ class NatsServer:
             return json.loads(client.getresponse().read())
 
     def wait_for_log(self, text: str, *, timeout: float = 10.0) -> str:
-        """Wait until a line of `log` contains `text`, and return the first such line. Raises `TimeoutError`."""
-        return poll(
-            lambda: next((line for line in self.log.splitlines() if text in line), None),
-            timeout,
-            lambda: TimeoutError(f"no line with {text!r} in the server's log after {timeout:g} s"),
-        )
+        """Wait until a line of `log` contains `text`, and return the first. Raises `TimeoutError`."""
+
+        def find() -> str | None:
+            for line in self.log.splitlines():
+                if text in line:
+                    return line
+            return None
+
+        def give_up() -> TimeoutError:
+            return TimeoutError(f"no line with {text!r} in the server's log after {timeout:g} s")
+
+        return poll(find, timeout, give_up)
 
     def start(self) -> NatsServer:
         """Start the server if it does not run, wait until it is ready, and return it.
@@ -195,8 +208,9 @@ class NatsServer:
         that was given, or that clients know already, stays.
 
         Raises:
-            ServerStartError: There is no binary, the configuration is wrong, the port is taken, or the server was not
-                ready in time. The message ends with the last lines of the server's log, and no process is left.
+            ServerStartError: There is no binary, the configuration is wrong, the port is taken, or
+                the server was not ready in time. The message ends with the last lines of the
+                server's log, and no process is left.
         """
         if self.running:
             return self
@@ -209,19 +223,25 @@ class NatsServer:
         self._home = Path(tempfile.mkdtemp(prefix="spark-jetstream-"))
         _open_servers.add(self)
         try:
-            for attempts_left in reversed(range(_PORT_ATTEMPTS)):
-                self._leases = {listener: PortLease(port) for listener, port in self._listeners.items()}
-                try:
-                    self._launch()
-                    break
-                except ServerStartError as error:
-                    if not attempts_left or "address already in use" not in str(error) or self._listeners["client"]:
-                        raise
-                    self._release_ports()
+            self._launch_at_new_ports()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _launch_at_new_ports(self) -> None:
+        """Launch the server for the first time. Chooses free ports again if another process takes one."""
+        for attempts_left in reversed(range(_PORT_ATTEMPTS)):
+            self._leases = {name: PortLease(port) for name, port in self._listeners.items()}
+            try:
+                self._launch()
+                return
+            except ServerStartError as error:
+                taken = "address already in use" in str(error)
+                client_port_given = self._listeners["client"] != 0
+                if not taken or client_port_given or not attempts_left:
+                    raise
+                self._release_ports()
 
     def stop(self) -> None:
         """End the server (SIGTERM; SIGKILL after 10 seconds). It keeps its ports and store for `start`."""
@@ -246,10 +266,10 @@ class NatsServer:
         return self.start()
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP), and return when it is frozen: connections stay open and nothing answers.
+        """Freeze the process (SIGSTOP), and return when it is frozen.
 
-        Does nothing if it is paused. Like `resume`, raises RuntimeError if the server is not
-        running.
+        Connections stay open and nothing answers. Does nothing if it is paused. Like `resume`,
+        raises RuntimeError if the server is not running.
         """
         if self.paused:
             return
@@ -267,11 +287,15 @@ class NatsServer:
         self._paused = False
 
     def close(self) -> None:
-        """`stop`, give the ports back, remove temporary directories. May be called again; `start` may follow."""
+        """`stop`, give the ports back, remove temporary directories.
+
+        May be called again, and `start` may follow.
+        """
         self.stop()
         self._release_ports()
         _open_servers.discard(self)
-        home, self._home = self._home, None
+        home = self._home
+        self._home = None
         if home is not None:
             shutil.rmtree(home)
 
@@ -282,41 +306,55 @@ class NatsServer:
         self.close()
 
     def __repr__(self) -> str:
-        where = self.url if self._leases else "not started"
-        state = "paused" if self.paused else "up" if self.running else "down"
-        return f"<NatsServer {' '.join([*([self.name] if self.name else []), where, state])}>"
+        state = "up" if self.running else "down"
+        if self.paused:
+            state = "paused"
+        words = [self.url if self._leases else "not started", state]
+        if self.name:
+            words.insert(0, self.name)
+        return f"<NatsServer {' '.join(words)}>"
 
     def _release_ports(self) -> None:
         for lease in self._leases.values():
             lease.release()
 
     def _command(self) -> list[str]:
+        """Return the command line of the server. Flags win over the configuration."""
         home = self._directory()
-        # nats-server takes the last of a repeated key, and flags win over the file. The user's text
-        # comes first, so that the line numbers in errors are right.
-        lines = [self.config or ""]
-        if self._max_payload is not None:
-            lines.append(f"max_payload: {self._max_payload}")
-        if "websocket" in self._listeners:
-            lines.append(
-                f'websocket {{ host: "{LOOPBACK}", port: {self._port("websocket")}, no_tls: true }}',
-            )
-        config = home / "server.conf"
-        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         command = [str(self.binary or find_server_binary()), "-l", str(home / _LOG_FILE)]
-        command += ["--ports_file_dir", str(home), "-c", str(self._config_file or config)]
+        command += ["--ports_file_dir", str(home)]
         if self._config_file is None:
-            command += ["-a", LOOPBACK, "-p", str(self.port)]
+            command += ["-c", str(self._written_config()), "-a", LOOPBACK, "-p", str(self.port)]
+        else:
+            command += ["-c", str(self._config_file)]
         if self.name is not None:
             command += ["-n", self.name]
         if self._jetstream:
-            command += ["-js", *(["-sd", str(self.store_dir)] if self._config_file is None else [])]
+            command += ["-js"]
+        if self._jetstream and self._config_file is None:
+            command += ["-sd", str(self.store_dir)]
         if "monitor" in self._listeners:
             command += ["-m", str(self._port("monitor"))]
         return [*command, *self.args]
 
+    def _written_config(self) -> Path:
+        """Write the configuration, and return its file."""
+        # nats-server takes the last of a repeated key. The user's text comes first, so that the
+        # line numbers in errors are right.
+        lines = [self.config or ""]
+        if self._max_payload is not None:
+            lines.append(f"max_payload: {self._max_payload}")
+        if "websocket" in self._listeners:
+            port = self._port("websocket")
+            lines.append(f'websocket {{ host: "{LOOPBACK}", port: {port}, no_tls: true }}')
+        config = self._directory() / "server.conf"
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return config
+
     def _launch(self) -> None:
-        command, log = self._command(), self._directory() / _LOG_FILE
+        """Start the process, and wait until it is ready. No process is left after an error."""
+        command = self._command()
+        log = self._directory() / _LOG_FILE
         log.touch()
         self._log_start = len(self.log)
         self._guard = DeathGuard(self._directory())
@@ -358,17 +396,23 @@ class NatsServer:
         return None
 
     def _failure(self) -> ServerStartError:
+        """Return the error of a start, with the end of the log."""
         code = None if self._process is None else self._process.poll()
-        reason = f"not ready after {self._start_timeout:g} s" if code is None else f"it ended with exit code {code}"
-        tail = [line for line in self.log[self._log_start :].splitlines() if line.strip()][-_TAIL_LINES:]
+        reason = f"it ended with exit code {code}"
+        if code is None:
+            reason = f"not ready after {self._start_timeout:g} s"
+        lines = [line for line in self.log[self._log_start :].splitlines() if line.strip()]
+        tail = lines[-_TAIL_LINES:]
         return ServerStartError("\n  ".join([f"nats-server did not start: {reason}", *tail]))
 
     def _reap(self) -> None:
         """Wait for a process that has ended or is ending, and release its guard."""
         if self._process is not None:
             self._process.wait()
-            self._process, self._paused = None, False
-        guard, self._guard = self._guard, None
+            self._process = None
+            self._paused = False
+        guard = self._guard
+        self._guard = None
         if guard is not None:
             guard.release()
 
@@ -406,7 +450,9 @@ def _disown_in_child() -> None:
         if server._guard is not None:
             server._guard.abandon()
         server._release_ports()
-        server._process, server._guard, server._home = None, None, None
+        server._process = None
+        server._guard = None
+        server._home = None
     _open_servers.clear()
 
 
