@@ -30,15 +30,15 @@ _COMPANY = re.compile(r" (Inc\.|Co\.|Corporation)$")
 #: Minutes after its time from which on an arrival is late.
 LATE = 15
 
-#: Sums over flights by carrier and scheduled hour of departure, in whole minutes. Cancelled flights have no delay and
-#: count in ``flights`` only.
+#: Sums over flights by carrier and scheduled hour of departure, in whole minutes. Cancelled flights
+#: have no delay and count in ``flights`` only.
 DELAYS = (
     "Spark has",
     "{flights} flights, {departed} departed {departure_minutes:.0f} minutes late, "
     "{arrived} arrived {arrival_minutes:.0f} minutes late",
 )
 
-#: Sums over late flights by subject: messages about them, different flights among those, whole minutes.
+#: Sums over late flights by subject: messages about them, different flights among those, minutes.
 LATE_FLIGHTS = (
     "the stream holds",
     "{messages} messages about {flights} flights, {minutes} minutes late, {lost} of them lost on the way",
@@ -83,7 +83,8 @@ class Batches:
     def __str__(self) -> str:
         """Return the sums as text for people."""
         number = len(self.rows)
-        return f"{number} micro-{'batch' if number == 1 else 'batches'} and {self.total_seconds:.1f} s"
+        noun = "micro-batch" if number == 1 else "micro-batches"
+        return f"{number} {noun} and {self.total_seconds:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -143,12 +144,14 @@ def differences(sums: pd.DataFrame, pandas: pd.DataFrame, words: tuple[str, str]
     def shown(row: Mapping[str, float] | None) -> str:
         return "nothing" if row is None else text.format(**row)
 
-    return [
-        f"{key if isinstance(key, str) else '{} at {}h'.format(*key)}: "
-        f"{has} {shown(ours.get(key))}; pandas has {shown(theirs.get(key))}."
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key) != theirs.get(key)
-    ]
+    sentences = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        our_row = ours.get(key)
+        their_row = theirs.get(key)
+        if our_row != their_row:
+            group = key if isinstance(key, str) else "{} at {}h".format(*key)
+            sentences.append(f"{group}: {has} {shown(our_row)}; pandas has {shown(their_row)}.")
+    return sentences
 
 
 def report(
@@ -163,22 +166,28 @@ def report(
     table.add_column("airline", no_wrap=True)
     for heading in ("flights", "departed", "arrived", *(name for name, _, _ in PARTS_OF_DAY)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    for carrier, total in _by_carrier(delays).sort_values("flights", ascending=False, kind="stable").iterrows():
+    by_flights = _by_carrier(delays).sort_values("flights", ascending=False, kind="stable")
+    for carrier, total in by_flights.iterrows():
         hours = delays.loc[carrier]
-        parts = [hours[(hours.index >= first) & (hours.index < end)].sum() for _, first, end in PARTS_OF_DAY]
+        parts = []
+        for _, first, end in PARTS_OF_DAY:
+            part = hours[(hours.index >= first) & (hours.index < end)].sum()
+            parts.append(_mean(part["departure_minutes"], part["departed"]))
         table.add_row(
             _COMPANY.sub("", names.get(str(carrier), str(carrier))),
             f"{total['flights']:,.0f}",
             _mean(total["departure_minutes"], total["departed"]),
             _mean(total["arrival_minutes"], total["arrived"]),
-            *(_mean(part["departure_minutes"], part["departed"]) for part in parts),
+            *parts,
         )
     console.print(table)
     console.print(
         f"JetStream acknowledged {load.messages:,} messages ({load.payload_bytes / 1e6:.0f} MB) "
         f"in {load.seconds:.1f} s: {_rate(load.messages, load.seconds):,.0f} messages/s."
     )
-    warm = f", and {batches.rate(warm=True):,.0f} rows/s after the first one" if len(batches.rows) > 1 else ""
+    warm = ""
+    if len(batches.rows) > 1:
+        warm = f", and {batches.rate(warm=True):,.0f} rows/s after the first one"
     console.print(
         f"Spark read {batches.total_rows:,} rows in {batches}: {batches.rate():,.0f} rows/s{warm}.",
     )
@@ -193,8 +202,10 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
     for heading in ("messages", "minutes late", "lost on the way"):
         table.add_column(heading, justify="right", no_wrap=True)
     for subject, sums in busiest.iterrows():
-        minutes, lost = (f"{sums[name] / sums['messages']:.1f}" for name in ("minutes", "lost"))
-        table.add_row(str(subject), f"{sums['messages']:,}", minutes, lost)
+        messages = sums["messages"]
+        minutes = f"{sums['minutes'] / messages:.1f}"
+        lost = f"{sums['lost'] / messages:.1f}"
+        table.add_row(str(subject), f"{messages:,}", minutes, lost)
     console.print()
     console.print(table)
     if len(busiest):
@@ -205,10 +216,12 @@ def report_back(console: Console, batches: Batches, stored: Stored) -> None:
             markup=False,
         )
     messages = stored.messages
+    write_rate = _rate(messages, batches.total_seconds)
+    read_rate = _rate(messages, stored.seconds)
     console.print(
-        f"Of {batches.total_rows:,} rows read Spark stored {messages:,}, exactly once, in {batches}: "
-        f"{_rate(messages, batches.total_seconds):,.0f} rows/s; and read them back in {stored.seconds:.1f} s: "
-        f"{_rate(messages, stored.seconds):,.0f} rows/s."
+        f"Of {batches.total_rows:,} rows read Spark stored {messages:,}, exactly once, "
+        f"in {batches}: {write_rate:,.0f} rows/s; "
+        f"and read them back in {stored.seconds:.1f} s: {read_rate:,.0f} rows/s."
     )
 
 
@@ -271,5 +284,9 @@ def _mean(minutes: float, flights: float) -> str:
     if not flights:
         return ""
     mean = minutes / flights
-    colour = "green" if mean < 5 else "yellow" if mean < 20 else "red"
+    colour = "red"
+    if mean < 5:
+        colour = "green"
+    elif mean < 20:
+        colour = "yellow"
     return f"[{colour}]{mean:.1f}[/]"

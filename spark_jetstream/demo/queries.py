@@ -53,7 +53,10 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
         with _CtrlC() as ctrl_c:
             with warnings.catch_warnings(), _stderr_into(log):
                 # Nothing here uses Spark's pandas functions.
-                warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+                warnings.filterwarnings(
+                    "ignore",
+                    message="PySpark does not yet fully support pandas",
+                )
                 spark = builder.getOrCreate()
             with spark:
                 ctrl_c.release()
@@ -153,27 +156,39 @@ def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFram
 
 
 def run_to_end(writer: DataStreamWriter, checkpoint: Path, tell: Tell) -> Batches:
-    """Run a query until it has read everything; pass the rows that it has read to ``tell``. Raises its error."""
+    """Run a query until it has read everything. Raises its error.
+
+    ``tell`` gets the number of rows that it has read.
+    """
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     while not query.awaitTermination(1):
         tell(sum(progress.numInputRows for progress in query.recentProgress))
-    done = [progress for progress in query.recentProgress if progress.numInputRows]
-    watermarks = [progress.eventTime["watermark"] for progress in query.recentProgress if progress.eventTime]
-    rows, seconds = (
-        [batch.numInputRows for batch in done],
-        [batch.batchDuration / 1000 for batch in done],
-    )
-    batches = Batches(rows, seconds, watermarks[-1] if watermarks else "")
+    rows = []
+    seconds = []
+    watermark = ""
+    for progress in query.recentProgress:
+        if progress.numInputRows:
+            rows.append(progress.numInputRows)
+            seconds.append(progress.batchDuration / 1000)
+        if progress.eventTime:
+            watermark = progress.eventTime["watermark"]
+    batches = Batches(rows, seconds, watermark)
     tell(batches.total_rows)
     return batches
 
 
-def run_query(spark: SparkSession, url: str, folder: Path, tell: Tell) -> tuple[pd.DataFrame, Batches]:
-    """Read the messages of the stream, and return the newest sums of every group, and the micro-batches."""
+def run_query(
+    spark: SparkSession,
+    url: str,
+    folder: Path,
+    tell: Tell,
+) -> tuple[pd.DataFrame, Batches]:
+    """Read the stream, and return the newest sums of every group, and the micro-batches."""
     newest: dict[tuple[int, str, int], Row] = {}
 
     def keep(batch: DataFrame, _batch_id: int) -> None:
-        newest.update(((row["stored"], row["carrier"], row["hour"]), row) for row in batch.collect())
+        for row in batch.collect():
+            newest[row["stored"], row["carrier"], row["hour"]] = row
 
     sums = hourly_delays(read_flights_stream(spark, url, "timestamp timestamp, data binary"))
     writer = sums.writeStream.outputMode("update").foreachBatch(keep)
@@ -187,7 +202,7 @@ COPIES = "DELAYS"
 #: The header that names the sequence which a flight has in the stream of flights.
 FLIGHT_SEQUENCE = "Flight-Sequence"
 
-#: The fields of a flight that the query uses. Minutes are numbers with a point in the JSON of pandas.
+#: The fields of a flight that the query uses. The JSON of pandas has minutes with a point.
 COPIED_FLIGHT = (
     "year int, month int, day int, carrier string, flight int, origin string, dest string, "
     "dep_delay double, arr_delay double"
@@ -214,7 +229,9 @@ def late_flights(messages: DataFrame) -> DataFrame:
         .where(sf.col("arr_delay") >= LATE)
         .select(
             sf.concat_ws(".", sf.lit("delays"), "origin", "carrier").alias("subject"),
-            sf.create_map(sf.lit(FLIGHT_SEQUENCE), sf.col("sequence").cast("string")).alias("headers"),
+            sf.create_map(sf.lit(FLIGHT_SEQUENCE), sf.col("sequence").cast("string")).alias(
+                "headers",
+            ),
             sf.to_json(delay).alias("data"),
         )
     )
@@ -246,7 +263,9 @@ def read_back(spark: SparkSession, url: str) -> Stored:
         .groupBy("subject")
         .agg(
             sf.count("*").alias("messages"),
-            sf.countDistinct(sf.element_at(sf.element_at("headers", FLIGHT_SEQUENCE), 1)).alias("flights"),
+            sf.countDistinct(sf.element_at(sf.element_at("headers", FLIGHT_SEQUENCE), 1)).alias(
+                "flights",
+            ),
             sf.sum("delay.minutes").alias("minutes"),
             sf.sum("delay.lost").alias("lost"),
             sf.min_by(sf.col("data").cast("string"), "sequence").alias("example"),

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -64,12 +65,53 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
         raise
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What the demo has done, and where Spark and pandas differ."""
+
+    load: figures.Load
+    delays: pd.DataFrame
+    first: figures.Batches
+    """The micro-batches of the query that adds up delays."""
+    second: figures.Batches
+    """The micro-batches of the query that writes late flights."""
+    stored: figures.Stored
+    spark: str
+    """The version of Spark."""
+    groups: int
+    subjects: int
+    problems: list[str]
+    late_problems: list[str]
+
+
 def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
     if picture is not None:
         picture.touch()  # which fails now, and not after minutes
     console = Console(stderr=as_json)
-    flights = read_flights(messages)
-    expected, expected_late = figures.delays_by_pandas(flights), figures.late_by_pandas(flights)
+    outcome = _outcome(console, read_flights(messages))
+    if as_json:
+        _print_json(outcome)
+    else:
+        _print_tables(console, outcome)
+    _print_verdicts(console, outcome)
+    if picture is not None:
+        recorder = Console(record=True, file=io.StringIO(), width=88)
+        _print_tables(recorder, outcome)
+        _print_verdicts(recorder, outcome)
+        picture.write_text(_svg(recorder), encoding="utf-8")
+    if outcome.problems or outcome.late_problems:
+        return 1
+    console.print(
+        f"Next: {_program()} server, stream add and pub make a stream of your own: README.md.",
+        highlight=False,
+    )
+    return 0
+
+
+def _outcome(console: Console, flights: pd.DataFrame) -> _Outcome:
+    """Send the flights through a server and Spark, and compare the sums with those of pandas."""
+    expected = figures.delays_by_pandas(flights)
+    expected_late = figures.late_by_pandas(flights)
     with (
         tempfile.TemporaryDirectory(prefix="spark-jetstream-demo-") as name,
         NatsServer() as server,
@@ -83,47 +125,52 @@ def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
             second = write_late(spark, server.url, folder, tell)
         stored = read_back(spark, server.url)
         version = spark.version
-    problems = figures.differences(delays, expected, figures.DELAYS)
-    late_problems = figures.differences(stored.late, expected_late, figures.LATE_FLIGHTS)
-    consoles = [console]
-    if as_json:
-        output = figures.summary(
-            load,
-            delays,
-            first,
-            second,
-            stored,
-            problems + late_problems,
-            version,
-        )
-        sys.stdout.write(json.dumps(output, indent=2) + "\n")
-    if picture is not None:
-        consoles.append(Console(record=True, file=io.StringIO(), width=88))
-    for shown in consoles:
-        if not as_json or shown is not console:
-            figures.report(shown, load, delays, first, airline_names())
-            figures.report_back(shown, second, stored)
-        _verdict(
-            shown,
-            problems,
-            f"Spark and pandas %s {len(expected)} groups of carrier and hour.",
-        )
-        _verdict(
-            shown,
-            late_problems,
-            f"Stream {COPIES} and pandas %s {len(expected_late)} subjects.",
-        )
-    if picture is not None:
-        picture.write_text(_svg(consoles[-1]), encoding="utf-8")
-    if problems or late_problems:
-        return 1
-    script = Path(sys.executable).with_name("spark-jetstream")
-    program = str(script) if shutil.which("spark-jetstream") is None and script.is_file() else "spark-jetstream"
-    console.print(
-        f"Next: {program} server, stream add and pub make a stream of your own: README.md.",
-        highlight=False,
+    return _Outcome(
+        load,
+        delays,
+        first,
+        second,
+        stored,
+        version,
+        groups=len(expected),
+        subjects=len(expected_late),
+        problems=figures.differences(delays, expected, figures.DELAYS),
+        late_problems=figures.differences(stored.late, expected_late, figures.LATE_FLIGHTS),
     )
-    return 0
+
+
+def _print_json(outcome: _Outcome) -> None:
+    output = figures.summary(
+        outcome.load,
+        outcome.delays,
+        outcome.first,
+        outcome.second,
+        outcome.stored,
+        outcome.problems + outcome.late_problems,
+        outcome.spark,
+    )
+    sys.stdout.write(json.dumps(output, indent=2) + "\n")
+
+
+def _print_tables(console: Console, outcome: _Outcome) -> None:
+    figures.report(console, outcome.load, outcome.delays, outcome.first, airline_names())
+    figures.report_back(console, outcome.second, outcome.stored)
+
+
+def _print_verdicts(console: Console, outcome: _Outcome) -> None:
+    """Print whether Spark and pandas agree."""
+    groups = f"{outcome.groups} groups of carrier and hour"
+    _verdict(console, outcome.problems, f"Spark and pandas %s {groups}.")
+    subjects = f"{outcome.subjects} subjects"
+    _verdict(console, outcome.late_problems, f"Stream {COPIES} and pandas %s {subjects}.")
+
+
+def _program() -> str:
+    """Return the command line tool as the user can type it."""
+    script = Path(sys.executable).with_name("spark-jetstream")
+    if shutil.which("spark-jetstream") is None and script.is_file():
+        return str(script)
+    return "spark-jetstream"
 
 
 def _svg(console: Console) -> str:
@@ -137,6 +184,7 @@ def _svg(console: Console) -> str:
 
 
 def _verdict(console: Console, problems: list[str], sentence: str) -> None:
+    """Print the first problems, and a sentence; in place of ``%s`` it says on what they agree."""
     for problem in problems[:10]:
         console.print(f"[red]{problem}[/]")
     if problems:
@@ -172,7 +220,10 @@ def publish(
     folder: Path,
     tell: Tell,
 ) -> figures.Load:
-    """Make the stream and store every flight as ``flights.<origin>.<dest>``, in order. Raises `DemoFailed`."""
+    """Make the stream, and store every flight as ``flights.<origin>.<dest>``, in order.
+
+    Raises `DemoFailed`.
+    """
     # NaN becomes null, and there is one object a line.
     payloads = flights.to_json(orient="records", lines=True).encode().splitlines()
     subjects = "flights." + flights["origin"] + "." + flights["dest"]
@@ -221,7 +272,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _progress(console: Console, what: str, total: int) -> Iterator[Tell]:
+def _progress(console: Console, title: str, total: int) -> Iterator[Tell]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -229,5 +280,9 @@ def _progress(console: Console, what: str, total: int) -> Iterator[Tell]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+        task = progress.add_task(title, total=total)
+
+        def tell(done: int) -> None:
+            progress.update(task, completed=done)
+
+        yield tell

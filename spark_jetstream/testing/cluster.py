@@ -146,8 +146,8 @@ class NatsCluster:
     def restart(self, index: int) -> NatsServer:
         """Restart one server and wait until it has caught up.
 
-        Without a majority of servers it does not wait.
-        Raises `ServerStartError` when it did not start, or did not catch up in time.
+        Without a majority of servers it does not wait. Raises `ServerStartError` when it did not
+        start, or did not catch up in time.
         """
         server = self._servers[index].restart()
         if len(self._active()) > len(self._servers) // 2:
