@@ -1,4 +1,6 @@
-"""What the ``nats`` tool calls our commands and options: other names that work, and hints where nothing is the same.
+"""What the ``nats`` tool calls our commands and options: other names that work, and hints.
+
+A hint says what to use where nothing is the same.
 
 Tables by place: a group, or a group and a command. "" is the top level for commands, and every
 command for options; the narrowest place counts. A hint has no effect where the name exists.
@@ -28,8 +30,9 @@ _LOOKS = "list=ls l=ls report=ls nfo=info i=info"
 
 COMMANDS: Table = {
     "": _names(
-        """ctr=counter s=stream st=stream str=stream ms=stream c=consumer con=consumer obs=consumer obj=object a=account
-        event=events e=events ctx=context srv=server sys=server system=server publish=pub subscribe=sub req=request"""
+        """ctr=counter s=stream st=stream str=stream ms=stream c=consumer con=consumer
+        obs=consumer obj=object a=account event=events e=events ctx=context srv=server sys=server
+        system=server publish=pub subscribe=sub req=request"""
     ),
     "account": _names("nfo=info snapshot=backup"),
     "context": _names(
@@ -105,17 +108,20 @@ COMMAND_HINTS: Table = _hints(
 OPTIONS: Table = {
     "": _names(
         """-j=--json -r=--raw --domain=--js-domain --id=--from --msgs=--messages
-        --http_port=--monitor --store_dir=--store-dir
-        --replicas=--num-replicas --dupe-window=--duplicate-window --source=--sources --first-sequence=--first-seq
-        --discard-per-subject=--discard-new-per-subject --allow-batch=--allow-atomic --allow-counter=--allow-msg-counter
-        --allow-rollup=--allow-rollup-hdrs --allow-mirror-direct=--mirror-direct --allow-schedules=--allow-msg-schedules
-        --subject-del-markers-ttl=--subject-delete-marker-ttl --seq=--sequence --last-for=--last -S=--last
-        --max-bucket-size=--max-bytes --compress=--compression --display-value=--verbose
-        --ack=--ack-policy --bps=--rate-limit-bps --deliver=--deliver-policy --filter=--filter-subjects
-        --heartbeat=--idle-heartbeat --max-outstanding=--max-ack-pending --max-pending=--max-ack-pending
-        --max-pull-batch=--max-batch --max-pull-expire=--max-expires --max-pull-bytes=--max-bytes --memory=--mem-storage
-        --pinned-ttl=--priority-timeout --replay=--replay-policy --sample=--sample-freq --target=--deliver-subject
-        --wait=--ack-wait --js-metric=--metrics --js-advisory=--advisories --cloudevent=--cloudevents"""
+        --http_port=--monitor --store_dir=--store-dir --replicas=--num-replicas
+        --dupe-window=--duplicate-window --source=--sources --first-sequence=--first-seq
+        --discard-per-subject=--discard-new-per-subject --allow-batch=--allow-atomic
+        --allow-counter=--allow-msg-counter --allow-rollup=--allow-rollup-hdrs
+        --allow-mirror-direct=--mirror-direct --allow-schedules=--allow-msg-schedules
+        --subject-del-markers-ttl=--subject-delete-marker-ttl --seq=--sequence --last-for=--last
+        -S=--last --max-bucket-size=--max-bytes --compress=--compression
+        --display-value=--verbose --ack=--ack-policy --bps=--rate-limit-bps
+        --deliver=--deliver-policy --filter=--filter-subjects --heartbeat=--idle-heartbeat
+        --max-outstanding=--max-ack-pending --max-pending=--max-ack-pending
+        --max-pull-batch=--max-batch --max-pull-expire=--max-expires --max-pull-bytes=--max-bytes
+        --memory=--mem-storage --pinned-ttl=--priority-timeout --replay=--replay-policy
+        --sample=--sample-freq --target=--deliver-subject --wait=--ack-wait --js-metric=--metrics
+        --js-advisory=--advisories --cloudevent=--cloudevents"""
     ),
     "events": _names("-a=--all --subjects=--kind"),
 }

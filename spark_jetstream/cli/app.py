@@ -120,7 +120,7 @@ class Run:
 
 
 class _LateCommand(Command):
-    """A command that typer makes when its parameters are needed; the list of commands needs none."""
+    """A command that typer makes when its parameters are needed. The list of commands has none."""
 
     def __init__(self, finished: Callable[[], Callable[..., None]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -195,7 +195,7 @@ def unwrapped(help: str) -> str:
 
 
 def signed(call: F, parameters: Iterable[inspect.Parameter] = ()) -> F:
-    """Give a function the signature that typer reads: these parameters, ``ctx``, the shared ones."""
+    """Give a function the signature for typer: these parameters, ``ctx``, and the shared ones."""
     whole = [*parameters, _CONTEXT, *SHARED]
     call.__signature__ = inspect.Signature(whole)  # type: ignore[attr-defined]  # typer reads it
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in whole}

@@ -179,7 +179,7 @@ UNCHANGED = "already exists, unchanged"
 
 
 def create(load: Callable[[], A | None], make: Callable[[], A]) -> tuple[A, str]:
-    """Create an asset, and return it with `CREATED` or `UNCHANGED`, or "exists" if it may be either."""
+    """Create an asset, and return it with `CREATED`, `UNCHANGED`, or "exists" for either."""
     before = None
     outcome = CREATED
     try:

@@ -113,7 +113,10 @@ def print_changes(
     count: int | None,
     timeout: Nanoseconds | None,
 ) -> None:
-    """Print a line for each change of a bucket, at most ``count``; the command ends with 1 after fewer."""
+    """Print a line for each change of a bucket, at most ``count``.
+
+    The command ends with 1 after fewer.
+    """
     seconds = None if timeout is None else timeout / 1e9
     # A watch yields None once, between the present state and the changes.
     changes = (change for change in watch(timeout=seconds) if change is not None)

@@ -468,12 +468,7 @@ def show_next(
     This is for a look at messages, not for processing a stream. The command acknowledges them, so
     that no other client gets them, unless you give --no-ack. It ends with 1 if nothing comes.
     """
-    if no_ack and ack not in ("ack", "none"):
-        raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
-    if delay is not None and ack != "nak":
-        raise BadParameter("--delay is for --ack nak")
-    if reason and ack != "term":
-        raise BadParameter("--reason is for --ack term")
+    _check_answer(ack, no_ack, delay, reason)
     run.out.check_raw(raw)
     admin = run.admin.consumers
     request: dict[str, Any] = {
@@ -483,10 +478,7 @@ def show_next(
     delivered = admin.next(stream, consumer, count, timeout=wait / 1e9, ack="none", **request)
     run.out.json(list(map(_delivery_data, delivered)))
     for delivery in delivered:
-        more = f", {delivery.pending:,} to come"
-        if delivery.deliveries > 1:
-            more = f", delivered {delivery.deliveries:,} times{more}"
-        run.out.message(delivery.message, more, raw=raw)
+        run.out.message(delivery.message, _delivery_words(delivery), raw=raw)
     if not delivered:
         run.out.note(f"nothing came from consumer {consumer} of stream {stream} within {wait}")
         raise Exit(FAILED)
@@ -500,6 +492,24 @@ def show_next(
     # Not before they are printed: the server never sends a settled message again.
     for delivery in delivered:
         settle[ack](delivery)
+
+
+def _check_answer(ack: str, no_ack: bool, delay: Nanoseconds | None, reason: str) -> None:
+    """Refuse options that do not belong to the answer."""
+    if no_ack and ack not in ("ack", "none"):
+        raise BadParameter(f"--no-ack and --ack {ack} contradict each other")
+    if delay is not None and ack != "nak":
+        raise BadParameter("--delay is for --ack nak")
+    if reason and ack != "term":
+        raise BadParameter("--reason is for --ack term")
+
+
+def _delivery_words(delivery: DeliveredMessage) -> str:
+    """Return how often a message was delivered, and how many follow."""
+    to_come = f", {delivery.pending:,} to come"
+    if delivery.deliveries > 1:
+        return f", delivered {delivery.deliveries:,} times{to_come}"
+    return to_come
 
 
 def _delivery_data(delivery: DeliveredMessage) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``spark-jetstream context`` and ``spark-jetstream rtt``: what commands can connect to, and how far away it is."""
+"""``spark-jetstream context`` and ``rtt``: servers to connect to, and how far away they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``spark-jetstream sub``, ``request`` and ``reply``: messages of core NATS, which no stream need store."""
+"""``spark-jetstream sub``, ``request`` and ``reply``: messages of core NATS, without streams."""
 
 from __future__ import annotations
 

@@ -81,13 +81,7 @@ def watch(
 
     if duration is not None and not duration:
         raise BadParameter("it must be longer than 0", param_hint="--for")
-    if details and template is not None:
-        raise BadParameter("--details and --template contradict each other")
-    as_json = cloudevents or run.out.as_json
-    if as_json and (details or template is not None):
-        raise BadParameter(
-            "--details and --template are for text, and contradict --json and --cloudevents",
-        )
+    _check_format(template, details=details, as_json=cloudevents or run.out.as_json)
     both = everything or not (advisories or metrics)
     out = Output(as_json=True) if cloudevents else run.out
     data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
@@ -106,6 +100,16 @@ def watch(
         out.lines(_noted(watched, run.out), line, data=data)
     if watched.gaps:
         raise Exit(FAILED)
+
+
+def _check_format(template: str | None, *, details: bool, as_json: bool) -> None:
+    """Refuse two formats of an event at once."""
+    if details and template is not None:
+        raise BadParameter("--details and --template contradict each other")
+    if as_json and (details or template is not None):
+        raise BadParameter(
+            "--details and --template are for text, and contradict --json and --cloudevents",
+        )
 
 
 def _line(template: str | None, *, details: bool) -> Callable[[Event], str]:

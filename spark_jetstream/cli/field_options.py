@@ -36,7 +36,7 @@ _CONFIGURATIONS: Mapping[str, tuple[type[Model], Mapping[str, Any]]] = {
     "streams": (StreamQuery, {}),
     "consumers": (ConsumerQuery, {}),
 }
-"""What commands configure, or find -> its model, and the defaults of a new one that the model lacks."""
+"""By kind: the model of its fields, and the defaults of a new one that the model lacks."""
 _BEFORE = "field_"  # prefix of the parameters: a command has others of its own
 _UNSET = f"{_BEFORE}unset"
 _POLICIES = {"storage": "TYPE", "compression": "TYPE", "persist_mode": "MODE"}
@@ -77,13 +77,15 @@ def add_options(
     first = [name for name in common if name in options]
     ordered = [*first, *(name for name in options if name not in common)]
     docs = field_docs(model)
-    added = []
-    for name in ordered:
+
+    def parameter_of(name: str) -> inspect.Parameter:
         info = options[name]
         help = _help(info, docs.get(name, ""), ordered)
         if creates:
             help += _default(template.get(name, info.default))
-        added.append(_field_parameter(name, info, help, _panel(name, common)))
+        return _field_parameter(name, info, help, _panel(name, common))
+
+    added = [parameter_of(name) for name in ordered]
     if not creates:
         added.append(_unset_parameter(ordered))
 
@@ -255,7 +257,12 @@ def _metavar(name: str, annotation: Any, metadata: Collection[Any] = ()) -> str:
         return "NAME=VALUE"
     if part_of(annotation):
         return "FIELD=VALUE,..."
-    kinds = [kind for kind in (*metadata, *_metadata(annotation)) if isinstance(kind, Kind)]
+    return _kind_word(name, [*metadata, *_metadata(annotation)])
+
+
+def _kind_word(name: str, annotations: Iterable[Any]) -> str:
+    """Return the word for a field of the first kind of value that has one."""
+    kinds = [kind for kind in annotations if isinstance(kind, Kind)]
     if kinds and isinstance(kinds[0], Choice):
         return _POLICIES.get(name, "POLICY")
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""Help that fits a terminal of 80 columns, and the names that the ``nats`` tool has for our commands and options.
+"""Help that fits a terminal of 80 columns, and the names of the ``nats`` tool for our commands.
 
 Click measures the help and wraps it. The connection options, which all commands share, are shown by
 the top help alone.
@@ -35,11 +35,11 @@ _TYPES = (
     (r"<([^>]*)>", r"\1"),
 )
 WrongUsage: Any = typer.BadParameter.__mro__[1]
-"""typer raises it for a command line that it does not understand; only a subclass has a public name."""
+"""An error of typer about a command line; only its subclass has a public name."""
 
 
 class _Helpful:
-    """Writes the help of a command or a group, and accepts the option names of the ``nats`` tool."""
+    """Writes the help of a command or a group, and accepts option names of the ``nats`` tool."""
 
     params: list[Any]
     without = ""
@@ -167,7 +167,7 @@ class Group(_Helpful, TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command of a name, or of an alias; fail with a hint where there is nothing like it."""
+        """Return the command of a name or an alias; fail with a hint for one of ``nats`` alone."""
         group = " ".join(ctx.command_path.split()[1:])
         name = COMMANDS.get(group, {}).get(args[0], args[0])
         hint = COMMAND_HINTS.get(group, {}).get(name)
@@ -190,7 +190,10 @@ class Group(_Helpful, TyperGroup):
 
 
 def quick(parameters: list[Any]) -> list[Any]:
-    """Let parameters that are not on the command line be None at once; typer makes a pydantic model for each."""
+    """Let parameters that are not on the command line be None at once.
+
+    typer makes a pydantic model for each.
+    """
     for parameter in parameters:
         if not parameter.required:
             parameter.process_value = functools.partial(_value, parameter)
@@ -224,7 +227,10 @@ def _flags(option: Any, flags: str) -> str:
 
 
 def option_help(option: Any, *, brief: bool = False) -> str:
-    """Return the help of an option with its default; ``brief`` is shorter in the panel `ADVANCED`."""
+    """Return the help of an option with its default.
+
+    ``brief`` leaves out the parts for which the panel `ADVANCED` has no room.
+    """
     help = " ".join((option.help or "").split())
     if brief and _panel(option) == ADVANCED:
         help = re.sub(r" \(server [0-9.]+\)", "", help)

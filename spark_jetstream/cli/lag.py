@@ -103,7 +103,7 @@ def _too_many(count: int, most: int | None, noun: str) -> list[str]:
 
 
 def _silent(admin: JetStreamAdmin, lag: OriginLag, most: Nanoseconds) -> list[str]:
-    """Return a sentence about a mirror or a source that received nothing for longer than ``most``."""
+    """Return a sentence about an origin from which nothing came for longer than ``most``."""
     if lag.active is not None:
         if lag.active <= most:
             return []

@@ -1,4 +1,7 @@
-"""The entry point of the command line ``spark-jetstream``. Help lists the groups in the order of this module."""
+"""The entry point of the command line ``spark-jetstream``.
+
+Help lists the groups in the order of this module.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,10 @@ for group in (server, *admin, letters, doctor, bench, contexts, rtt):
 
 
 def main() -> None:
-    """Run the console script. An error is one line on standard error, and an exit code of `cli.app`."""
+    """Run the console script.
+
+    An error is one line on standard error, and an exit code of `cli.app`.
+    """
     # The search for plugins reads the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _open_closed_streams()

@@ -94,7 +94,7 @@ def get(
             count=count or _DEFAULT_COUNT + 1,
             direct=direct or None,
         )
-        _print_several(run, messages, count or _DEFAULT_COUNT, raw)
+        _print_several(run, messages, count, raw)
 
 
 def _check_choice(given: list[str]) -> None:
@@ -114,9 +114,14 @@ def _print_single(run: Run, message: StoredMessage, raw: bool) -> None:
     run.out.message(message, raw=raw)
 
 
-def _print_several(run: Run, messages: Iterator[StoredMessage], count: int, raw: bool) -> None:
+def _print_several(
+    run: Run,
+    messages: Iterator[StoredMessage],
+    count: int | None,
+    raw: bool,
+) -> None:
     """Print the first messages, and a note if there are more."""
-    shown = islice(messages, count)
+    shown = islice(messages, count or _DEFAULT_COUNT)
     if run.out.as_json:
         run.out.json([message_data(message) for message in shown])
     else:

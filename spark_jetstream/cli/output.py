@@ -1,4 +1,4 @@
-"""The output of commands: tables for people, JSON for programs, progress bars; values and messages as text."""
+"""The output of commands: tables for people, JSON for programs, progress bars; values as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _WIDE = 10**9  # rich must not cut or wrap; the terminal wraps
 
 
 class Output:
-    """The output of a command. ``as_json``: standard output has only JSON; notes and progress go to standard error."""
+    """The output of a command.
+
+    ``as_json``: standard output has only JSON; notes and progress go to standard error.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
         from rich.console import Console
@@ -203,7 +206,10 @@ class Output:
         *,
         in_bytes: bool = True,
     ) -> Iterator[Callable[[int, int], None]]:
-        """Show a progress bar on a terminal. Yields a function that takes what is done and the total."""
+        """Show a progress bar on a terminal.
+
+        Yields a function that takes what is done and the total.
+        """
         if self.as_json or not sys.stderr.isatty():
             yield _no_progress
             return
@@ -236,7 +242,10 @@ class Output:
             raise Exit(1)
 
     def asked(self, question: str, *, default: bool = False) -> bool:
-        """Ask, and return the answer. The command ends with 130 after Ctrl-C, with 1 after Ctrl-D."""
+        """Ask, and return the answer.
+
+        The command ends with 130 after Ctrl-C, with 1 after Ctrl-D.
+        """
         try:
             return typer.confirm(question, default, err=True)
         except typer.Abort as aborted:
@@ -246,7 +255,10 @@ class Output:
             raise Exit(1) from None  # the end of standard input
 
     def _put(self, table: Table, width: int = _WIDE) -> None:
-        """Print a table as wide as the terminal; without a terminal, without blanks at the ends of lines."""
+        """Print a table as wide as the terminal.
+
+        Without a terminal no line ends with blanks.
+        """
         if self._console.is_terminal:
             self._console.print(table, width=width)
             return
@@ -278,7 +290,7 @@ def text(value: object) -> str:
 
 
 def as_data(model: Model) -> dict[str, Any]:
-    """Return a configuration or a reply as the API has it: durations in nanoseconds, sizes in bytes."""
+    """Return a model as the API has it: durations in nanoseconds, sizes in bytes."""
     return model.model_dump(mode="json", exclude_unset=True)
 
 
@@ -343,7 +355,7 @@ def message_data(message: StoredMessage) -> dict[str, Any]:
 
 
 def content_data(name: str, content: bytes) -> dict[str, str]:
-    """Return bytes for JSON: ``name`` is text if they are UTF-8, else base64, as ``encoding`` says."""
+    """Return bytes for JSON: ``name`` is text or, if it is no UTF-8, base64; see ``encoding``."""
     try:
         return {name: content.decode(), "encoding": "utf-8"}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""``spark-jetstream server``: an embedded nats-server in the foreground, to try things with; and servers that run."""
+"""``spark-jetstream server``: an embedded nats-server to try things with; servers that run."""
 
 from __future__ import annotations
 

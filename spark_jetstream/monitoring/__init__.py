@@ -1,4 +1,7 @@
-"""How far streaming queries are behind their streams, and what they read, from Spark's progress: docs/monitoring.md."""
+"""How far queries are behind their streams, and what they read, by Spark's progress.
+
+docs/monitoring.md describes it.
+"""
 
 from __future__ import annotations
 

@@ -181,7 +181,10 @@ class _Limit(NamedTuple):
 
 
 class CheckResult:
-    """The findings about an ``item``, such as a stream. As a context it takes errors for findings."""
+    """The findings about an ``item``, such as a stream.
+
+    As a context it takes errors for findings.
+    """
 
     def __init__(self, check: str, item: str, given: Mapping[str, Any]) -> None:
         self.check = check
@@ -269,7 +272,10 @@ class CheckResult:
         return limits
 
     def add_servers(self, cluster: ClusterInfo) -> None:
-        """Add the numbers of servers that keep copies. A server offline and no leader are critical."""
+        """Add the numbers of servers that keep copies.
+
+        A server offline and no leader are critical.
+        """
         self.add("peers", len(replicas(cluster)))
         self.add("peer_lag", {peer.name: peer.lag for peer in cluster.replicas})
         self.add("peer_active", {peer.name: peer.active / 1e9 for peer in cluster.replicas})
@@ -303,7 +309,10 @@ def _unseen(info: StreamInfo, origin: StreamSourceInfo) -> float:
 
 
 def check_connection(admin: JetStreamAdmin, **thresholds: Any) -> CheckResult:
-    """Check how long it takes to log in, to get a PONG and a reply. A process that is logged in stays so: 0 s."""
+    """Check how long it takes to log in, to get a PONG and a reply.
+
+    A process that is logged in stays so: 0 s.
+    """
     options = admin.options
     with CheckResult("connection", options.display_servers, thresholds) as result:
         with _timed(result, "connect_time"):
@@ -324,9 +333,10 @@ def _timed(result: CheckResult, name: str) -> Iterator[None]:
 
 
 def check_stream(admin: JetStreamAdmin, stream: str, **thresholds: Any) -> CheckResult:
-    """Check messages, subjects, mirror or sources, and servers of a stream. Thresholds of its metadata count, too.
+    """Check messages, subjects, mirror or sources, and servers of a stream.
 
-    No leader, a server that is offline, and an error of a mirror or source are critical.
+    Thresholds of its metadata count, too. No leader, a server that is offline, and an error of a
+    mirror or source are critical.
     """
     with CheckResult("stream", stream, thresholds) as result:
         info = admin.streams.load(stream)

@@ -1,4 +1,4 @@
-"""`JetStreamListener`: logs what `lag` finds in every progress; hands it to Prometheus and `OpenLineage`."""
+"""`JetStreamListener`: logs the lag of every progress; hands it to Prometheus and `OpenLineage`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _harmless(method: _Method) -> _Method:
 
 
 class JetStreamListener(StreamingQueryListener):
-    """Reports all streaming queries of a session: ``spark.streams.addListener(JetStreamListener())``.
+    """Reports all streaming queries of a session.
 
-    The listener logs one line for each progress to the logger ``spark_jetstream.monitoring``: rows,
-    duration, and for each stream of format ``jetstream`` how far the query is behind. It logs
-    failed queries as errors. With ``port`` or ``registry`` it also exports metrics for Prometheus
-    (docs/monitoring.md).
+    Add it with ``spark.streams.addListener(JetStreamListener())``. The listener logs one line for
+    each progress to the logger ``spark_jetstream.monitoring``: rows, duration, and for each stream
+    of format ``jetstream`` how far the query is behind. It logs failed queries as errors. With
+    ``port`` or ``registry`` it also exports metrics for Prometheus (docs/monitoring.md).
 
     Args:
         level: Level of the lines about progress, starts and ends.

@@ -36,12 +36,16 @@ class _QueryState:
     lags: Mapping[str, StreamLag] = field(default_factory=dict)
 
     def is_of(self, query_id: str, name: str) -> bool:
-        """Return whether it is a run of this query, which has another id if it starts again without its checkpoint."""
+        """Return whether it is a run of this query."""
+        # A query that starts again without its checkpoint has another id.
         return query_id == self.query_id or name == self.name
 
 
 class QueryMetrics(Collector):
-    """Keeps the state of queries, and renders it whenever Prometheus asks. Arguments: see `JetStreamListener`."""
+    """Keeps the state of queries, and renders it whenever Prometheus asks.
+
+    Arguments: see `JetStreamListener`.
+    """
 
     def __init__(
         self,
@@ -88,7 +92,10 @@ class QueryMetrics(Collector):
         progress: StreamingQueryProgress,
         lags: Mapping[str, StreamLag],
     ) -> None:
-        """Count a micro-batch, with the lag after it. A scrape sees all of the micro-batch or nothing."""
+        """Count a micro-batch, with the lag after it.
+
+        A scrape sees all of the micro-batch or nothing.
+        """
         run = str(progress.runId)
         written = progress.sink.numOutputRows
         if run not in self._runs:  # it began before the listener was added

@@ -36,11 +36,11 @@ _Ranges = dict[str, list[dict[str, int]]]
 
 
 class OpenLineage:
-    """Sends run events about a session's queries to an HTTP endpoint: ``JetStreamListener(openlineage=...)``.
+    """Sends run events about a session's queries to an HTTP endpoint.
 
-    A thread sends each event once. One that is not taken, or that comes while 1,000 wait, is lost,
-    and logged. The variable OPENLINEAGE_API_KEY is sent as a bearer token. docs/monitoring.md shows
-    an event.
+    Give it to the listener: ``JetStreamListener(openlineage=...)``. A thread sends each event once.
+    One that is not taken, or that comes while 1,000 wait, is lost, and logged. The variable
+    OPENLINEAGE_API_KEY is sent as a bearer token. docs/monitoring.md shows an event.
 
     Args:
         url: The endpoint, such as ``http://marquez:5000/api/v1/lineage``.
@@ -178,7 +178,10 @@ class OpenLineage:
 
 
 def _checked_url(url: str) -> SplitResult:
-    """Return the parts of an endpoint's URL. Raises `ValueError`, and `OptionError`, which is one."""
+    """Return the parts of an endpoint's URL.
+
+    Raises `ValueError`, and `OptionError`, which is one.
+    """
     parts = urlsplit(url)
     reachable = parts.scheme in _CONNECTIONS and parts.hostname and parts.port != 0
     if not reachable or "@" in parts.netloc:

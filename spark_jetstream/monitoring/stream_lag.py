@@ -141,7 +141,7 @@ def _sources(progress: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _offset(value: Any) -> Offset | None:
-    """Return an offset of this package, an object or JSON text; None for others, and without streams."""
+    """Return an offset of this package, from an object or JSON text; None for any other."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -11,8 +11,9 @@ _TRACEPARENT = r"^(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0
 
 
 def trace_context(headers: Column) -> Column:
-    """Return the header ``traceparent`` as ``struct<trace_id: string, span_id: string, sampled: boolean>``.
+    """Return the header ``traceparent`` as a struct.
 
+    It is ``struct<trace_id: string, span_id: string, sampled: boolean>``.
     The name of the header may have any case. Without one, with several, and with a malformed one
     the result is null.
     """

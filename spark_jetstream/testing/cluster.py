@@ -174,7 +174,7 @@ class NatsCluster:
         poll(ready, limit, give_up)
 
     def leader_of(self, stream: str, *, account: str | None = None, timeout: float = 30.0) -> int:
-        """Return the index in `servers` of a stream's leader, after an election if one is under way.
+        """Return the index in `servers` of a stream's leader, after an election that is under way.
 
         `account` is needed only if several accounts have a stream of this name. For some
         milliseconds after an election the other servers may not know who answers for the stream's
@@ -235,10 +235,14 @@ def _meta_obstacle(active: Sequence[NatsServer]) -> str | None:
         seen = ", ".join(f"{name} sees {view.get('leader')}" for name, view in views.items())
         return f"no common JetStream leader ({seen})"
     # Only the leader knows which servers are current.
-    peers = views[leader].get("replicas") or ()
-    current = {peer["name"] for peer in peers if peer.get("current")}
-    outdated = sorted(views.keys() - current - {leader})
+    outdated = sorted(views.keys() - _current(views[leader]) - {leader})
     return f"{', '.join(outdated)} not current" if outdated else None
+
+
+def _current(view: Mapping[str, Any]) -> set[str]:
+    """Return the followers that a leader finds current."""
+    peers = view.get("replicas") or ()
+    return {peer["name"] for peer in peers if peer.get("current")}
 
 
 def _unhealthy(active: Sequence[NatsServer]) -> str | None:

@@ -51,7 +51,9 @@ def nats_cluster(nats_cluster_options: dict[str, Any]) -> Iterator[NatsCluster]:
 
 @pytest.fixture
 def nats_server_factory() -> Iterator[Callable[..., NatsServer]]:
-    """A function with the arguments of `NatsServer` that returns a running one; all are closed after the test.
+    """A function with the arguments of `NatsServer` that returns a running one.
+
+    All are closed after the test.
 
     For example:
 

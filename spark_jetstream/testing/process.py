@@ -80,7 +80,7 @@ class PortLease:
     """
 
     def __init__(self, port: int = 0) -> None:
-        """Lease `port`, or for 0 a free one, which this process has not had for thousands of leases.
+        """Lease `port`, or for 0 a free one that this process did not have for thousands of leases.
 
         A given port that is taken raises no error here. Raises `ServerStartError` if no port is
         free.

