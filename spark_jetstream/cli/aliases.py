@@ -20,9 +20,12 @@ def _names(pairs: str) -> dict[str, str]:
 
 def _hints(table: Table) -> Table:
     """Return a table of hints by name; in ``table`` names with the same hint share a row."""
-    return {
-        place: {name: hint for names, hint in rows.items() for name in names.split()} for place, rows in table.items()
-    }
+    hints: dict[str, dict[str, str]] = {}
+    for place, rows in table.items():
+        hints[place] = {}
+        for names, hint in rows.items():
+            hints[place] |= dict.fromkeys(names.split(), hint)
+    return hints
 
 
 _CHANGES = "create=add new=add update=edit delete=rm del=rm"

@@ -107,7 +107,8 @@ def measure(
         "delivery": delivery,
     }
     if subject is not None:
-        settings |= {"subject": subject, "stream": None if target.made else target.stream}
+        stored_in = None if target.made else target.stream
+        settings |= {"subject": subject, "stream": stored_in}
     load = f"{counted(messages, 'message')} of {counted(size, 'byte')}"
     run.out.text(f"{load} on {target}; one task at a time, without Spark", "bold")
 

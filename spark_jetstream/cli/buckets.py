@@ -12,7 +12,7 @@ from typer import Argument, BadParameter, Exit, Option
 
 from spark_jetstream.cli.app import FAILED, Run
 from spark_jetstream.cli.arguments import change, created, duration_option
-from spark_jetstream.cli.output import listed, server_text
+from spark_jetstream.cli.output import listed, seconds, server_text
 from spark_jetstream.protocol.units import Bytes, Nanoseconds
 
 if TYPE_CHECKING:
@@ -117,9 +117,8 @@ def print_changes(
 
     The command ends with 1 after fewer.
     """
-    seconds = None if timeout is None else timeout / 1e9
     # A watch yields None once, between the present state and the changes.
-    changes = (change for change in watch(timeout=seconds) if change is not None)
+    changes = (change for change in watch(timeout=seconds(timeout)) if change is not None)
     seen = run.out.lines(islice(changes, count), line, data=data)
     if count is not None and seen < count:
         run.out.note(f"nothing came for {timeout}, after {seen:,} of {count:,}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import BadParameter, Exit, Option
 
-from spark_jetstream.cli.app import FAILED, Run, command
+from spark_jetstream.cli.app import FAILED, Run, command, one_of
 from spark_jetstream.cli.arguments import consumer_option, duration_option, stream_option
-from spark_jetstream.cli.output import Output
+from spark_jetstream.cli.output import Output, seconds
 from spark_jetstream.protocol.units import Nanoseconds
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ events = typer.Typer()
 def _complete_kind(incomplete: str) -> list[str]:
     from spark_jetstream.admin.event_parsing import KINDS
 
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
+    return one_of(KINDS)(incomplete)
 
 
 @command(
@@ -83,8 +83,11 @@ def watch(
         raise BadParameter("it must be longer than 0", param_hint="--for")
     _check_format(template, details=details, as_json=cloudevents or run.out.as_json)
     both = everything or not (advisories or metrics)
-    out = Output(as_json=True) if cloudevents else run.out
-    data: Callable[[Event], Any] = cloud_event if cloudevents else event_json
+    out = run.out
+    data: Callable[[Event], Any] = event_json
+    if cloudevents:
+        out = Output(as_json=True)
+        data = cloud_event
     line = _line(template, details=details)
     with run.admin.events.watch(
         *(kinds or ()),
@@ -92,7 +95,7 @@ def watch(
         metrics=metrics or both,
         stream=stream,
         consumer=consumer,
-        timeout=None if duration is None else duration / 1e9,
+        timeout=seconds(duration),
         count=count,
         prefix=prefix,
     ) as watched:

@@ -74,8 +74,7 @@ def add_options(
     """
     model, template = _CONFIGURATIONS[kind]
     options = {name: info for name, info in model.model_fields.items() if name not in without}
-    first = [name for name in common if name in options]
-    ordered = [*first, *(name for name in options if name not in common)]
+    ordered = _ordered(options, common)
     docs = field_docs(model)
 
     def parameter_of(name: str) -> inspect.Parameter:
@@ -106,6 +105,12 @@ def add_options(
     signature = inspect.Signature([*kept, *added])
     call.__signature__ = signature  # type: ignore[attr-defined]  # `command` reads it
     return call
+
+
+def _ordered(names: Collection[str], common: Sequence[str]) -> list[str]:
+    """Return the names with the common ones first, in their own order."""
+    first = [name for name in common if name in names]
+    return [*first, *(name for name in names if name not in common)]
 
 
 def _given_fields(options: Mapping[str, FieldInfo], given: dict[str, Any]) -> dict[str, Any]:
@@ -183,21 +188,22 @@ def _field_parameter(
     panel: str | None,
 ) -> inspect.Parameter:
     """Return the option of a field as a parameter of a function."""
+    parameter = f"{_BEFORE}{name}"
     type_ = bare_type(info.annotation)
+    if type_ is bool:
+        how = Option(_flags(name), help=help, rich_help_panel=panel)
+        return keyword(parameter, Annotated[bool | None, how])
     words = _words(info)
     how = Option(
-        _flags(name) if type_ is bool else flag(name),
+        flag(name),
         help=help,
-        metavar=None if type_ is bool else _metavar(name, info.annotation, info.metadata),
+        metavar=_metavar(name, info.annotation, info.metadata),
         rich_help_panel=panel,
         autocompletion=one_of(words) if words else None,
     )
-    taken: Any = str
-    if type_ is bool:
-        taken = bool
-    elif get_origin(type_) in (tuple, dict):
-        taken = list[str]
-    return keyword(f"{_BEFORE}{name}", Annotated[taken | None, how])
+    if get_origin(type_) in (tuple, dict):
+        return keyword(parameter, Annotated[list[str] | None, how])  # may be repeated
+    return keyword(parameter, Annotated[str | None, how])
 
 
 def _flags(name: str) -> str:

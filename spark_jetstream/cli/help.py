@@ -173,10 +173,9 @@ class Group(_Helpful, TyperGroup):
         hint = COMMAND_HINTS.get(group, {}).get(name)
         if hint and name not in self.commands and not ctx.resilient_parsing:
             ctx.fail(f"there is no command {name}: {hint}")
-        return super().resolve_command(
-            ctx,
-            [args[0] if name not in self.commands else name, *args[1:]],
-        )
+        # The error about an unknown command has the name that the user has written.
+        found = name if name in self.commands else args[0]
+        return super().resolve_command(ctx, [found, *args[1:]])
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with the first sentences of their help, then the options."""

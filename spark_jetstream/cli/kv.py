@@ -18,7 +18,7 @@ from spark_jetstream.cli.arguments import (
     duration_option,
     with_fields,
 )
-from spark_jetstream.cli.output import content_data, content_text, to_the_second
+from spark_jetstream.cli.output import content_data, content_text, to_the_second, were
 from spark_jetstream.cli.pub import whole_data
 from spark_jetstream.protocol.units import Nanoseconds, counted, sized
 
@@ -357,9 +357,5 @@ def compact(
         force=force,
     )
     removed = run.admin.kv.bucket(bucket).purge_deletes(older_than)
-    were = "was" if removed == 1 else "were"
-    run.out.done(
-        f"{counted(removed, 'key')} {were} removed from bucket {bucket} for good",
-        bucket=bucket,
-        removed=removed,
-    )
+    sentence = f"{counted(removed, 'key')} {were(removed)} removed from bucket {bucket} for good"
+    run.out.done(sentence, bucket=bucket, removed=removed)

@@ -280,7 +280,8 @@ def get(
         for chunk in opened.read(name):
             run.out.raw(chunk)
         return
-    target = Path(_file_name(name) if output is None else file_path("--output", output))
+    file = _file_name(name) if output is None else file_path("--output", output)
+    target = Path(file)
     if os.path.lexists(target) and not target.is_dir():
         run.out.confirm(f"Replace the file {target}?", force=force)
     with run.out.progress(target.name) as progress:

@@ -323,6 +323,16 @@ def to_the_second(time: Timestamp) -> str:
     return whole.removesuffix("Z") + "Z"
 
 
+def seconds(span: Nanoseconds | None) -> float | None:
+    """Return a duration in seconds, for the Python API; None for None."""
+    return None if span is None else span / _SECOND
+
+
+def were(count: int) -> str:
+    """Return the verb that goes with a number of things."""
+    return "was" if count == 1 else "were"
+
+
 def rounded(span: Nanoseconds) -> Nanoseconds:
     """Return a duration rounded to seconds from a minute on, else to milliseconds."""
     unit = _SECOND if span >= 60 * _SECOND else 1_000_000

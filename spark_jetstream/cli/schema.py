@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Exit
 
-from spark_jetstream.cli.app import FAILED, Run, command, group
+from spark_jetstream.cli.app import FAILED, Run, command, group, one_of
 from spark_jetstream.errors import OptionError
 
 schemas = group("schema", "JSON Schemas of API and events: list, show, validate.")
@@ -18,7 +18,7 @@ schemas = group("schema", "JSON Schemas of API and events: list, show, validate.
 def _complete(incomplete: str) -> list[str]:
     from spark_jetstream.admin.schemas import SCHEMAS
 
-    return [name for name in SCHEMAS if name.startswith(incomplete)]
+    return one_of(SCHEMAS)(incomplete)
 
 
 @command(schemas, "ls", example="schema ls 'stream_*_request'")

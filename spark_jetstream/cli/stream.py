@@ -20,7 +20,7 @@ from spark_jetstream.cli.arguments import (
     change,
     with_fields,
 )
-from spark_jetstream.cli.output import ago, as_data, server_text, to_the_second
+from spark_jetstream.cli.output import ago, as_data, server_text, to_the_second, were
 from spark_jetstream.errors import ServerBusy, printable
 from spark_jetstream.protocol.units import counted, sized
 
@@ -117,7 +117,7 @@ def _origin_row(heading: str, origin: StreamSourceInfo) -> dict[str, object]:
         heading: origin.name,
         "lag": origin.lag,
         "last sign": ago(origin.active),
-        "": origin.error.description if origin.error else "",
+        "": origin.error and origin.error.description,
     }
 
 
@@ -562,8 +562,7 @@ def purge(
         chosen += f" but the last {keep:,}"
     run.out.confirm(f"Remove all messages{chosen} of stream {stream}?", force=force)
     purged = run.admin.streams.purge(stream, subject=subject, sequence=sequence, keep=keep)
-    were = "was" if purged == 1 else "were"
-    sentence = f"{counted(purged, 'message')} of stream {stream} {were} removed"
+    sentence = f"{counted(purged, 'message')} of stream {stream} {were(purged)} removed"
     run.out.done(sentence, stream=stream, purged=purged)
 
 
