@@ -83,7 +83,7 @@ def restore(run: Run, source: Annotated[str, Argument(help='What "account backup
 
 
 def _usage(info: AccountInfo) -> Iterator[dict[str, object]]:
-    """Yield the rows of the table; streams with ``max_bytes`` make what is reserved."""
+    """Yield the rows of the table. A stream reserves its ``max_bytes``."""
     for tier, usage in (info.tiers or {"": info}).items():
         limits = usage.limits
         # An account without tiers needs no column for them.
@@ -101,7 +101,7 @@ def _usage(info: AccountInfo) -> Iterator[dict[str, object]]:
 
 
 def _share_of(used: int, reserved: int | None, limit: int) -> dict[str, object]:
-    """Return the cells of a row that compare what is used and reserved with a limit."""
+    """Return the cells of a row that compare amounts with their limit."""
     return {
         "used": used,
         "reserved": reserved,

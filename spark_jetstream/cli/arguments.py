@@ -159,7 +159,7 @@ def with_fields(kind: str, common: Sequence[str], **how: Any) -> Callable[[F], F
 
             return add_options(function, kind, common, **how)
 
-        function.finished = finished  # type: ignore[attr-defined]  # what `command` looks at
+        function.finished = finished  # type: ignore[attr-defined]  # `command` reads it
         return function
 
     return wrap

@@ -1,4 +1,4 @@
-"""``spark-jetstream bench``: what source and sink reach with a server."""
+"""``spark-jetstream bench``: the speed of source and sink with a server."""
 
 from __future__ import annotations
 

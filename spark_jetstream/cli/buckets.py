@@ -98,7 +98,7 @@ def edit(
 
 
 def remove(run: Run, buckets: Buckets[Any, Any], bucket: str, held: str, *, force: bool) -> None:
-    """Ask, and delete a bucket. ``held`` says what it holds."""
+    """Ask, and delete a bucket. ``held`` names its contents."""
     run.out.confirm(f"Delete bucket {bucket} with {held}?", force=force)
     buckets.delete(bucket)
     run.out.done(f"bucket {bucket} was deleted", bucket=bucket, deleted=True)

@@ -1,4 +1,4 @@
-"""``spark-jetstream cluster``: what the system account may do with the JetStream of a cluster."""
+"""``spark-jetstream cluster``: requests of the system account about the JetStream of a cluster."""
 
 from __future__ import annotations
 

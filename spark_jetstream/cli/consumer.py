@@ -116,7 +116,7 @@ def remove(run: Run, stream: StreamName, name: ConsumerName, force: Force = Fals
 
 
 def print_consumer(run: Run, info: ConsumerInfo) -> None:
-    """Print the configuration and the state of a consumer; as JSON, what the API returned."""
+    """Print the configuration and the state of a consumer; as JSON, the reply of the API."""
     title = f"Consumer {info.name} of stream {info.stream_name}"
     run.out.record(_configuration(info), data=as_data(info), title=title)
     run.out.text("")

@@ -1,4 +1,4 @@
-"""``spark-jetstream doctor``: runs the checks and prints what to do."""
+"""``spark-jetstream doctor``: runs the checks and prints advice."""
 
 from __future__ import annotations
 

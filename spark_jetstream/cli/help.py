@@ -257,5 +257,5 @@ def usage(command: Any) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return what a list of commands says of one."""
+    """Return the part of a help text that stands in a list of commands."""
     return re.split(r"(?<=[.;]) ", " ".join(text.split()), maxsplit=1)[0].rstrip(";.")

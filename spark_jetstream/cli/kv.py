@@ -308,8 +308,8 @@ def revert(
     _done(run, bucket, key, run.admin.kv.bucket(bucket).revert(key, revision))
 
 
-def _done(run: Run, bucket: str, key: str, revision: int, what: str = "has", **more: bool) -> None:
-    sentence = f"key {key} of bucket {bucket} {what} revision {revision:,}"
+def _done(run: Run, bucket: str, key: str, revision: int, verb: str = "has", **more: bool) -> None:
+    sentence = f"key {key} of bucket {bucket} {verb} revision {revision:,}"
     run.out.done(sentence, bucket=bucket, key=key, revision=revision, **more)
 
 

@@ -142,7 +142,7 @@ class Output:
         return count
 
     def done(self, sentence: str, **data: Any) -> None:
-        """Print what was done, in a sentence; as JSON, ``data``."""
+        """Print a sentence about the result; as JSON, ``data``."""
         self.text(sentence)
         self.json(data)
 
@@ -208,7 +208,7 @@ class Output:
     ) -> Iterator[Callable[[int, int], None]]:
         """Show a progress bar on a terminal.
 
-        Yields a function that takes what is done and the total.
+        Yields a function that takes the amount that is done, and the total.
         """
         if self.as_json or not sys.stderr.isatty():
             yield _no_progress

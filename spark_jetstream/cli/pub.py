@@ -103,7 +103,7 @@ def _filled_headers(given: Iterable[str], templates: bool) -> list[tuple[str, Fi
 
 
 def whole_data(data: str) -> bytes:
-    """Return the data of a command line; for ``-``, what standard input holds."""
+    """Return the data of a command line; for ``-``, all of standard input."""
     return sys.stdin.buffer.read() if data == "-" else _octets(data)
 
 
@@ -154,7 +154,7 @@ def _publish(
     *,
     at_once: bool,
 ) -> Totals:
-    """Publish portions of messages as the sink publishes rows, and return what is stored.
+    """Publish portions of messages as the sink publishes rows, and return the totals.
 
     ``at_once``: the next portion may be long in coming, so this one is stored, or refused, before
     it is waited for.

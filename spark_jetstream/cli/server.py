@@ -167,7 +167,7 @@ def _service(
 
 
 def _kept(keep: Path | None, config: Path | None) -> str:
-    """Return what is left of the server when it ends."""
+    """Return in words which streams outlive the server."""
     if keep:
         return f"its streams in {keep}"
     if config is not None:

@@ -1,4 +1,4 @@
-"""What the demo counts and prints: sums of delays, tables, a JSON object. Pure."""
+"""The figures of the demo: sums of delays, tables, a JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def late_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
-    """Return the sums of what the second stream must hold."""
+    """Return the sums that the second stream must hold."""
     late = flights[flights["arr_delay"] >= LATE]
     subject = "delays." + late["origin"] + "." + late["carrier"]
     lost = late["arr_delay"] - late["dep_delay"]
@@ -238,7 +238,7 @@ def summary(
     problems: list[str],
     spark: str,
 ) -> dict[str, Any]:
-    """Return what ``--json`` prints.
+    """Return the data for ``--json``.
 
     Times are seconds; ``back`` are the micro-batches of the second query.
     """

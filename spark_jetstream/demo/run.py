@@ -55,7 +55,7 @@ class DemoFailed(JetStreamError):
 
 
 def run(messages: int | None = None, *, as_json: bool = False, picture: Path | None = None) -> int:
-    """Run the whole demo and print what it did.
+    """Run the whole demo and print its results.
 
     Return 0 when Spark and pandas agree, 1 when they differ. ``messages`` loads only the first so
     many flights. ``picture`` gets tables and results as SVG. Raises `DemoFailed`, `JavaNotFound`,
@@ -71,7 +71,7 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What the demo has done, and where Spark and pandas differ."""
+    """The results of the demo, and the differences between Spark and pandas."""
 
     load: figures.Load
     delays: pd.DataFrame
@@ -178,7 +178,7 @@ def _program() -> str:
 
 
 def _svg(console: Console) -> str:
-    """Return what a console has recorded as a picture. It names no font of another place."""
+    """Return the record of a console as a picture. It names no font of another place."""
     return re.sub(
         r"@font-face \{.*?\}\s*",
         "",

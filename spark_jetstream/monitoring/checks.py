@@ -133,7 +133,7 @@ CRITERIA = (
     Criterion("meta", "peer_lag", "the number of operations that a server lags", _pair("lag")),
     Criterion("meta", "peer_active", "the time since a server was seen", _pair("seen"), "s"),
 )
-"""What the checks compare. A threshold is critical, unless its name ends in ``_warn``."""
+"""The numbers that the checks compare. A threshold is critical, unless its name ends in ``_warn``."""
 
 
 def thresholds(check: str) -> Iterator[tuple[str, str, str]]:
@@ -228,7 +228,7 @@ class CheckResult:
                 self._limits[name] = checked(self._kinds[name], key, metadata[key])
 
     def add_fault(self, text: str, status: str = CRITICAL) -> None:
-        """Add what does not depend on thresholds."""
+        """Add a finding that does not depend on thresholds."""
         self.findings.append(CheckFinding(status, text))
 
     def add(self, name: str, value: Any) -> None:

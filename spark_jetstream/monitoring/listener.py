@@ -29,7 +29,7 @@ _Method = Callable[[Any, Any], None]
 
 
 def _harmless(method: _Method) -> _Method:
-    """Log what a method raises: Spark would print a stack trace of the JVM for each event."""
+    """Log the errors of a method: Spark would print a stack trace of the JVM for each event."""
 
     @functools.wraps(method)
     def wrapped(self: Any, event: Any) -> None:

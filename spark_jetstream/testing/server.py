@@ -120,7 +120,7 @@ class NatsServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: DeathGuard | None = None  # as long as there is a process
         self._log_start = 0  # where the log of the last start begins; errors show no older lines
-        # Of `url`: what the server wrote about its port at the last start.
+        # Parts of `url`, as the server wrote them at the last start.
         self._scheme = "nats"
         self._host = LOOPBACK
         self._paused = False  # set by `pause`, cleared by `resume` and by the end of the process
