@@ -127,7 +127,7 @@ def measure(
 
 
 @dataclass(frozen=True)
-class _Target:
+class _WriteTarget:
     """The subjects and the stream that messages are written to."""
 
     subjects: list[str]
@@ -149,7 +149,13 @@ class _Target:
         return f"{place}, {self.storage}, {counted(self.replicas, 'replica')}"
 
 
-def _target(run: Run, subject: str | None, subjects: int, storage: str, replicas: int) -> _Target:
+def _target(
+    run: Run,
+    subject: str | None,
+    subjects: int,
+    storage: str,
+    replicas: int,
+) -> _WriteTarget:
     """Return the target of a write: the stream that stores ``subject``, if there is one."""
     from spark_jetstream.admin.api import publish_subject
 
@@ -164,7 +170,7 @@ def _target(run: Run, subject: str | None, subjects: int, storage: str, replicas
     if subject is not None:
         stream = next(run.admin.streams.names(filter_), None)
     if stream is None:
-        return _Target(
+        return _WriteTarget(
             names,
             filter_,
             stream=own,
@@ -174,7 +180,7 @@ def _target(run: Run, subject: str | None, subjects: int, storage: str, replicas
             replicas=replicas,
         )
     info = run.admin.streams.load(stream)
-    return _Target(
+    return _WriteTarget(
         names,
         filter_,
         stream=stream,
@@ -185,7 +191,7 @@ def _target(run: Run, subject: str | None, subjects: int, storage: str, replicas
     )
 
 
-def _storing(run: Run, target: _Target) -> AbstractContextManager[str]:
+def _storing(run: Run, target: _WriteTarget) -> AbstractContextManager[str]:
     """Return a context with the name of the stream that stores the messages."""
     if not target.made:
         return contextlib.nullcontext(target.stream)
@@ -198,7 +204,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def _stream_of_its_own(run: Run, target: _Target) -> Iterator[str]:
+def _stream_of_its_own(run: Run, target: _WriteTarget) -> Iterator[str]:
     """Yield the name of a stream that is made, and deleted at the end, also after a signal."""
     name = target.stream
 

@@ -83,7 +83,7 @@ class Output:
         columns = tables.columns_of(rows, text, breaks=self._console.is_terminal)
         self._put(self._table(columns))
 
-    def _table(self, columns: Sequence[tables.Column]) -> Table:
+    def _table(self, columns: Sequence[tables.TableColumn]) -> Table:
         """Return a table that fits a terminal; without a terminal, each cell is on one line."""
         from rich.table import Table
 

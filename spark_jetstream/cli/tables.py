@@ -13,7 +13,7 @@ _ISO_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(?=[\d:]+Z$)")
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table. ``numeric``: all of its values are numbers."""
 
     heading: str
@@ -44,7 +44,7 @@ def columns_of(
     text: Callable[[object], str],
     *,
     breaks: bool,
-) -> list[Column]:
+) -> list[TableColumn]:
     """Return the columns of rows that have the same headings.
 
     A column without a heading is left out if all of its cells are empty. ``breaks``: cells may
@@ -58,11 +58,11 @@ def columns_of(
             cells = [_ISO_TIME.sub(r"\1 ", cell) for cell in cells]
         if heading or any(cells):
             numeric = all(isinstance(value, (int, float)) for value in values)
-            columns.append(Column(heading, cells, numeric))
+            columns.append(TableColumn(heading, cells, numeric))
     return columns
 
 
-def fit(columns: Sequence[Column], width: int) -> Layout:
+def fit(columns: Sequence[TableColumn], width: int) -> Layout:
     """Return the layout of columns on a terminal that is ``width`` wide."""
     least = [column.least_width for column in columns]
     gaps = len(columns) - 1

@@ -70,7 +70,7 @@ def run(messages: int | None = None, *, as_json: bool = False, picture: Path | N
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _DemoResult:
     """The results of the demo, and the differences between Spark and pandas."""
 
     load: figures.Load
@@ -112,7 +112,7 @@ def _run(messages: int | None, as_json: bool, picture: Path | None) -> int:
     return 0
 
 
-def _outcome(console: Console, flights: pd.DataFrame) -> _Outcome:
+def _outcome(console: Console, flights: pd.DataFrame) -> _DemoResult:
     """Send the flights through a server and Spark, and compare the sums with those of pandas."""
     expected = figures.delays_by_pandas(flights)
     expected_late = figures.late_by_pandas(flights)
@@ -129,7 +129,7 @@ def _outcome(console: Console, flights: pd.DataFrame) -> _Outcome:
             second = write_late(spark, server.url, folder, tell)
         stored = read_back(spark, server.url)
         version = spark.version
-    return _Outcome(
+    return _DemoResult(
         load,
         delays,
         first,
@@ -143,7 +143,7 @@ def _outcome(console: Console, flights: pd.DataFrame) -> _Outcome:
     )
 
 
-def _print_json(outcome: _Outcome) -> None:
+def _print_json(outcome: _DemoResult) -> None:
     output = figures.summary(
         outcome.load,
         outcome.delays,
@@ -156,12 +156,12 @@ def _print_json(outcome: _Outcome) -> None:
     sys.stdout.write(json.dumps(output, indent=2) + "\n")
 
 
-def _print_tables(console: Console, outcome: _Outcome) -> None:
+def _print_tables(console: Console, outcome: _DemoResult) -> None:
     figures.report(console, outcome.load, outcome.delays, outcome.first, airline_names())
     figures.report_back(console, outcome.second, outcome.stored)
 
 
-def _print_verdicts(console: Console, outcome: _Outcome) -> None:
+def _print_verdicts(console: Console, outcome: _DemoResult) -> None:
     """Print whether Spark and pandas agree."""
     groups = f"{outcome.groups} groups of carrier and hour"
     _verdict(console, outcome.problems, f"Spark and pandas %s {groups}.")

@@ -15,7 +15,7 @@ from spark_jetstream.testing.process import LOOPBACK, PortLease, poll
 from spark_jetstream.testing.server import NatsServer
 
 
-class _Replica(NamedTuple):
+class _Copy(NamedTuple):
     """A copy of a stream or a consumer, as the server that holds it reports it."""
 
     account: str
@@ -183,10 +183,10 @@ class NatsCluster:
 
         def find() -> int | None:
             for server in self._active():
-                for replica in _replicas(server):
-                    is_of_stream = replica.stream == stream and not replica.consumer
-                    is_wanted = is_of_stream and account in (None, replica.account)
-                    if is_wanted and replica.leads:
+                for copy in _copies(server):
+                    is_of_stream = copy.stream == stream and not copy.consumer
+                    is_wanted = is_of_stream and account in (None, copy.account)
+                    if is_wanted and copy.leads:
                         return self._servers.index(server)
             return None
 
@@ -254,44 +254,44 @@ def _unhealthy(active: Sequence[NatsServer]) -> str | None:
     return None
 
 
-def _replicas(server: NatsServer) -> Iterator[_Replica]:
+def _copies(server: NatsServer) -> Iterator[_Copy]:
     """Yield the copies of streams and consumers that a server holds."""
     page = _page(server, "/jsz?accounts=true&streams=true&consumers=true")
     for account in page.get("account_details") or ():
         for stream in account.get("stream_detail") or ():
-            yield _replica(server, account["name"], stream["name"], "", stream)
+            yield _copy(server, account["name"], stream["name"], "", stream)
             for consumer in stream.get("consumer_detail") or ():
                 name = consumer["name"]
-                yield _replica(server, account["name"], stream["name"], name, consumer)
+                yield _copy(server, account["name"], stream["name"], name, consumer)
 
 
-def _replica(
+def _copy(
     server: NatsServer,
     account: str,
     stream: str,
     consumer: str,
     detail: Mapping[str, Any],
-) -> _Replica:
+) -> _Copy:
     group = detail.get("cluster") or {}
-    # A leader says so of itself only: the others may not have noticed yet that it is gone.
+    # Only a leader's word about itself counts: the others may not have noticed that it is gone.
     leads = group.get("leader") == server.name
     others = group.get("replicas") or ()
-    return _Replica(account, stream, consumer, leads, 1 + len(others))
+    return _Copy(account, stream, consumer, leads, 1 + len(others))
 
 
 def _leaderless(active: Sequence[NatsServer]) -> str | None:
     """Return the first stream or consumer that has a majority of its replicas and no leader."""
-    replicas: list[_Replica] = []
+    copies: list[_Copy] = []
     for server in active:
-        replicas += _replicas(server)
-    present = Counter(replica.asset for replica in replicas)
-    led = {replica.asset for replica in replicas if replica.leads}
-    for replica in replicas:
-        has_majority = present[replica.asset] > replica.size // 2
-        if replica.asset in led or not has_majority:
+        copies += _copies(server)
+    present = Counter(copy.asset for copy in copies)
+    led = {copy.asset for copy in copies if copy.leads}
+    for copy in copies:
+        has_majority = present[copy.asset] > copy.size // 2
+        if copy.asset in led or not has_majority:
             continue
-        problem = f"no leader of stream {replica.stream}"
-        return f"{problem}, consumer {replica.consumer}" if replica.consumer else problem
+        problem = f"no leader of stream {copy.stream}"
+        return f"{problem}, consumer {copy.consumer}" if copy.consumer else problem
     return None
 
 
