@@ -211,7 +211,8 @@ values = MapType(StringType(), ArrayType(StringType()))
 schema = StructType().add("data", "binary").add("subject", "string").add("headers", values)
 writer = DefaultSource({"servers": sys.argv[1], "stream": sys.argv[2]}).writer(schema, False)
 assert isinstance(writer, datasource.DataSourceWriter)
-TaskContext._getOrCreate()._partitionId = 0
+context = TaskContext._getOrCreate()
+context._partitionId, context._localProperties = 0, {}
 headers = [None, {"A": ["1", "2"]}]
 rows = (Row(data=b"%d" % n, subject=sys.argv[3], headers=headers[n % 2]) for n in range(5000))
 writer.commit([writer.write(rows)])

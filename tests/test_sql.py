@@ -156,7 +156,7 @@ ATTACHED = {
         ANOTHER.format("their_orders"),
         ANOTHER.format("orders"),
         ANOTHER.format("a_b").replace("ORDERS", "a-b"),
-        "streams must be a pattern of names with *, ?, [a-z] and {a,b}, but a [ is not closed",
+        'streams must be a pattern of names with *, ?, [a-z] and {a,b}, not "ORD[", because a [ is not closed',
         "there is no option strem",
         NO_STREAM,
         "the last 1000 messages of stream 2024 hold no field of a JSON object",

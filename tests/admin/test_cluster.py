@@ -74,6 +74,7 @@ def test_find_by_servers(clustered: JetStreamAdmin) -> None:
     assert "R3" in names(leader=leader)
     assert names(leader="test") == names(cluster="nowhere") == names(offline=True) == []
     clustered.consumers.create("R3", DEFAULT_CONSUMER, durable_name="c")
+    settled(partial(clustered.consumers.replicas, "R3", "c"), SERVERS)  # until then no server answers for it
     (consumer,) = clustered.consumers.find("R3", server_name=leader, replicas=3, expression="info.cluster.leader != ''")
     assert (consumer.name, list(clustered.consumers.find("R3", replicas=2))) == ("c", [])
     clustered.consumers.delete("R3", "c")
