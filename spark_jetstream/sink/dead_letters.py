@@ -90,7 +90,7 @@ def _commands(row: RefusedRow) -> list[bytes]:
 def _id(row: RefusedRow, identifier: MessageIds) -> bytes:
     if row.message_id is not None and len(row.message_id) <= _LONGEST:
         in_column = row.rows.msg_id is not None and row.rows.msg_id[row.index].is_valid
-        if not in_column or identifier.has_made(row.message_id):
+        if not in_column or identifier.task.has_made(row.message_id):
             # The ledger finds it by this form (`sink.id_keys`). Rows of groups have made ids in the column.
             return row.message_id + b".dead"
         # The user's id belongs to a stream, so a row for another one may have it, too.

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jetstream.protocol.arrow import binaries, repeated
+from spark_jetstream.sink.message_ids import WriteTask
 from spark_jetstream.sink.rows import GROUP, RefusedRow, Rows
 
 
@@ -44,10 +45,10 @@ class KnownGroup:
         ids = [row.message_id for row in self.rows if row.message_id is not None]
         return len(set(ids)) < len(ids)
 
-    def has_made(self, prefix: bytes) -> bool:
-        """Whether the stream has an id that the sink has made; `prefix` begins those of the batch."""
+    def has_made(self, task: WriteTask) -> bool:
+        """Whether the stream has an id that the sink has made for the batch of a task."""
         for row, sequence in zip(self.rows, self.sequences, strict=True):
-            if sequence and row.message_id is not None and row.message_id.startswith(prefix):
+            if sequence and row.message_id is not None and task.has_made(row.message_id):
                 return True
         return False
 

@@ -114,10 +114,8 @@ class Ledger:
         known = self._take()
         if self.batch.entry.done:
             return self._of_batch_done(known)
-        if known is not None and known.done and known.report is not None:
-            report = TaskReport.from_json(known.report)
-            if report.claims is not None:
-                return replace(report, duplicates=report.stored, resumed=True)
+        if known is not None and _is_finished(known):
+            return self._known_report(known)
         self._resume(known)
         return None
 
@@ -135,10 +133,8 @@ class Ledger:
             if known is not None and known.run != self._task.run:
                 known = None
             if known is not None:
-                if known.done and _has_claims(known):
+                if _is_finished(known):
                     return known
-                # Without claims the driver cannot compare the rows with those of other tasks. So this attempt looks
-                # them up in the streams, as if the task were not done.
                 self._entry.streams = dict(known.streams)
             if self._write():
                 return known
@@ -159,6 +155,10 @@ class Ledger:
         """Return the report of a task whose batch is done; its counts are right if the partitions are the same."""
         stored_elsewhere = dict(self.batch.entry.report or {}).get("streams", {})
         self._refuse_other_target(list(stored_elsewhere))
+        return self._known_report(known)
+
+    def _known_report(self, known: TaskEntry | None) -> TaskReport:
+        """Return the report in an entry, for a task that stores nothing more."""
         if known is None or known.report is None:
             return TaskReport(self._task.partition, claims=None, resumed=True)
         report = TaskReport.from_json(known.report)
@@ -279,7 +279,7 @@ class Ledger:
 
     def _is_row(self, message_id: bytes, subject: bytes, name: str, stream: str | None) -> bool:
         """Whether the message that stream `name` has with an id is a row with this id: users use ids in two streams."""
-        if message_id.startswith(self._prefix):
+        if self._task.has_made(message_id):
             return True
         if stream is not None:
             return name == stream
@@ -482,8 +482,13 @@ def other_rows(task: WriteTask, what: str, why: str) -> DeliveryError:
     )
 
 
-def _has_claims(known: TaskEntry) -> bool:
-    return known.report is not None and known.report.get("claims") is not None
+def _is_finished(known: TaskEntry) -> bool:
+    """Whether a task is done, and its report has claims.
+
+    Without claims the driver cannot compare the rows with those of other tasks. The next attempt then looks the rows up
+    in the streams, as if the task were not done.
+    """
+    return known.done and known.report is not None and known.report.get("claims") is not None
 
 
 def refuse_unfit(state: StreamSummary, hint: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -21,16 +22,71 @@ STREAM = stream_name(BUCKET)
 _VERSION = 2
 _LONGEST_LEASE = 86_400.0  # seconds
 
+E = TypeVar("E", bound="_LedgerEntry")
+"""The kind of an entry."""
+
 Notes = dict[str, dict[str, Any]]
 """By stream: when it was created, as the server prints it, and the sequence that it would have given next."""
 
 
-@dataclass
-class TaskEntry:
-    """What an attempt notes of its task; with `done`, `report` says what the task has stored.
+OLD_RUN = "version 1"
+"""The run of entries that a release has written whose message ids had the partition in them."""
 
-    `run` is that of `WriteTask`. `streams` notes the streams that rows went to, from before the first row.
+
+class _LedgerEntry(ABC):
+    """An entry of either kind. The order of its fields is that of the stored JSON.
+
+    `run` is that of `WriteTask`. `streams` notes the streams that rows went to, from before the first row. With `done`,
+    `report` says what is stored.
     """
+
+    batch: int
+    lease: float
+    streams: Notes
+    report: dict[str, Any] | None
+
+    def to_json(self) -> bytes:
+        """Return the entry as the ledger keeps it."""
+        return json.dumps({"version": _VERSION, **vars(self)}).encode()
+
+    @classmethod
+    def from_json(cls: type[E], data: bytes, key: str) -> E:
+        """Return the entry that `to_json` has written. Raises `DeliveryError` for anything else."""
+        try:
+            content = json_object(data)
+            version = content.pop("version")
+            if version == 1:
+                return cls.of_version_1(int(content["batch"]))
+            if version != _VERSION:
+                raise DeliveryError(
+                    f"ledger entry {key} was written by a newer release of spark-jetstream: use that one"
+                )
+            entry = cls(**content)
+            entry._check()
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            raise DeliveryError(f"ledger entry {key} of bucket {BUCKET} cannot be read: {data[:200]!r}") from None
+        return entry
+
+    @classmethod
+    @abstractmethod
+    def of_version_1(cls: type[E], batch: int) -> E:
+        """Return what is still known of an entry of an earlier format."""
+
+    def _check(self) -> None:
+        """Give each field its type. Raises `ValueError`, and others, for what no release writes."""
+        self.streams = {name: _note(note) for name, note in self.streams.items()}
+        self.batch = int(self.batch)
+        self.lease = float(self.lease)
+        # An attempt that waits for the end of such a lease would never ask whether it still owns the task.
+        if not 0 < self.lease <= _LONGEST_LEASE:
+            raise ValueError("a lease that makes no sense")
+        if not isinstance(self.report, (dict, type(None))):
+            raise ValueError("a report that is none")
+
+
+@dataclass
+class TaskEntry(_LedgerEntry):
+    """The entry of a task. `attempt` names the attempt of the task that has written it."""
 
     batch: int
     run: str
@@ -40,28 +96,18 @@ class TaskEntry:
     streams: Notes = field(default_factory=dict)
     report: dict[str, Any] | None = None
 
-    def to_json(self) -> bytes:
-        """Return the entry as the ledger keeps it."""
-        return _to_json(self)
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> TaskEntry:
-        """Return the entry that `to_json` has written. Raises `DeliveryError` for anything else."""
-        entry: TaskEntry = _from_json(cls, data, key)
-        return entry
-
     @classmethod
     def of_version_1(cls, batch: int) -> TaskEntry:
-        """Return what is still known of an entry of an earlier format."""
+        """See `_LedgerEntry.of_version_1`."""
         return cls(batch, OLD_RUN, "", 1.0)
 
 
 @dataclass
-class BatchEntry:
-    """What the runs of a batch note together; with `done`, `report` says what the batch has stored.
+class BatchEntry(_LedgerEntry):
+    """The entry of a batch, which its runs write together. `streams` notes those of all tasks.
 
     `run` owns the batch, and `earlier` have lost it. Their tasks may go on for `lease` seconds, unless `settled` says
-    that the time is over. `streams` notes the streams that rows of any task went to, from before the first row.
+    that the time is over.
     """
 
     batch: int
@@ -73,57 +119,16 @@ class BatchEntry:
     streams: Notes = field(default_factory=dict)
     report: dict[str, Any] | None = None
 
-    def to_json(self) -> bytes:
-        """Return the entry as the ledger keeps it."""
-        return _to_json(self)
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> BatchEntry:
-        """Return the entry that `to_json` has written. Raises `DeliveryError` for anything else."""
-        entry: BatchEntry = _from_json(cls, data, key)
-        if not isinstance(entry.earlier, list):
-            raise _unreadable(data, key)
-        entry.earlier = [str(run) for run in entry.earlier]
-        return entry
-
     @classmethod
     def of_version_1(cls, batch: int) -> BatchEntry:
-        """Return what is still known of an entry of an earlier format."""
+        """See `_LedgerEntry.of_version_1`."""
         return cls(batch, OLD_RUN, 1.0)
 
-
-OLD_RUN = "version 1"
-"""The run of entries that a release has written whose message ids had the partition in them."""
-
-
-E = TypeVar("E", TaskEntry, BatchEntry)
-"""The kind of an entry."""
-
-
-def _to_json(entry: TaskEntry | BatchEntry) -> bytes:
-    return json.dumps({"version": _VERSION, **vars(entry)}).encode()
-
-
-def _from_json(kind: type[E], data: bytes, key: str) -> E:
-    try:
-        content = json_object(data)
-        version = content.pop("version")
-        if version == 1:
-            return kind.of_version_1(int(content["batch"]))
-        if version != _VERSION:
-            raise DeliveryError(f"ledger entry {key} was written by a newer release of spark-jetstream: use that one")
-        entry = kind(**content)
-        entry.streams = {name: _note(note) for name, note in entry.streams.items()}
-        entry.batch = int(entry.batch)
-        entry.lease = float(entry.lease)
-        # An attempt that waits for the end of such a lease would never ask whether it still owns the task.
-        if not 0 < entry.lease <= _LONGEST_LEASE:
-            raise ValueError("a lease that makes no sense")
-        if not isinstance(entry.report, (dict, type(None))):
-            raise ValueError("a report that is none")
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        raise _unreadable(data, key) from None
-    return entry
+    def _check(self) -> None:
+        super()._check()
+        if not isinstance(self.earlier, list):
+            raise ValueError("runs that are no list")
+        self.earlier = [str(run) for run in self.earlier]
 
 
 def _note(note: dict[str, Any]) -> dict[str, Any]:
@@ -131,10 +136,6 @@ def _note(note: dict[str, Any]) -> dict[str, Any]:
     if following < 1:
         raise ValueError("a sequence that makes no sense")
     return {"created": str(note["created"]), "next": following}
-
-
-def _unreadable(data: bytes, key: str) -> DeliveryError:
-    return DeliveryError(f"ledger entry {key} of bucket {BUCKET} cannot be read: {data[:200]!r}")
 
 
 class Slot(Generic[E]):

@@ -31,7 +31,7 @@ COPIES = -1
 """In place of a partition: the rows that the driver stores itself (`sink.equal_rows`)."""
 
 DEAD = b"dead."
-"""What comes before the hash in the id of a dead letter whose row never had an id."""
+"""It precedes the hash in the id of a dead letter whose row never had an id."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ class WriteTask:
         """The beginning of the message ids of its batch."""
         return f"{self.write}.{self.batch}."
 
+    def has_made(self, message_id: bytes) -> bool:
+        """Whether an id is one of the batch, and not of the user's."""
+        return message_id.startswith(self.prefix.encode())
+
     @property
     def place(self) -> str:
         """Its part of the batch, as keys of the ledger name it."""
@@ -68,7 +72,7 @@ class WriteTask:
 
 @dataclass(frozen=True)
 class Scheme:
-    """What the message ids of a write are made of, beside the write, the batch and the content of a row.
+    """The parts of the message ids of a write, beside the write, the batch and the content of a row.
 
     `origin`: the stream and sequence of the message that the row was read from, where the row has them. `partition`:
     the row's partition, where it has no origin. `number`: the number of the row among equal ones of its partition.
@@ -111,8 +115,8 @@ class MessageIds:
 
     def __init__(self, task: WriteTask, scheme: Scheme = Scheme(), *, dead: bool = False) -> None:
         kind = DEAD if dead else b""
-        self._begin = task.prefix.encode()
-        self._of_batch = self._begin + kind
+        self.task = task
+        self._of_batch = task.prefix.encode() + kind
         self._of_partition = f"{task.prefix}{task.partition}.".encode() + kind
         self._scheme = scheme
         self.content = 0
@@ -125,10 +129,6 @@ class MessageIds:
     def prefix(self) -> bytes:
         """The beginning of the ids of rows without an origin."""
         return self._of_partition if self._scheme.partition else self._of_batch
-
-    def has_made(self, message_id: bytes) -> bool:
-        """Whether an id is one of the batch, and not of the user's."""
-        return message_id.startswith(self._begin)
 
     def ids(self, rows: Rows) -> pa.BinaryArray:
         """Return the ids of rows, without nulls. A row's own `msg_id` stays as it is."""

@@ -231,7 +231,7 @@ class TaskWriter:
 
     def _is_group_stored(self, group: KnownGroup) -> bool:
         """Whether a group of which the stream has some ids is there, and the window has ended for the others."""
-        if self.message_ids is not None and group.has_made(self._task.prefix.encode()):
+        if self.message_ids is not None and group.has_made(self._task):
             return True
         for index, sequence in enumerate(group.all_sequences()):
             headers = self.publisher.headers_of(self._target.stream, sequence)
