@@ -31,7 +31,7 @@ from spark_jetstream.errors import (
     StreamNotFound,
     brief,
 )
-from spark_jetstream.options.advice import NARROW, OTHER_INBOX
+from spark_jetstream.options.advice import stored_inboxes
 from spark_jetstream.options.connection import ConnectionOptions
 from spark_jetstream.options.contexts import (
     PLAIN,
@@ -43,7 +43,7 @@ from spark_jetstream.options.servers import address
 from spark_jetstream.options.values import hidden, revealed
 from spark_jetstream.protocol.features import CONSUMER_RESET, CONSUMERS_BOUNDED
 from spark_jetstream.protocol.jsapi import DEFAULT_PREFIX
-from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stores_any_inbox
+from spark_jetstream.protocol.own_traffic import stored_replies
 from spark_jetstream.protocol.subjects import covers
 from spark_jetstream.protocol.units import counted, parse_time
 
@@ -404,12 +404,11 @@ def _replica_fault(peer: PeerInfo) -> Finding | None:
 
 def _check_subjects(info: StreamInfo, options: ConnectionOptions) -> Iterator[Finding]:
     """Check that the stream does not store what the connector receives."""
-    inboxes = stored_replies(info.config.subjects, options.inbox_prefix)
-    if inboxes and not in_other_account(options.api_prefix):
+    inboxes = stored_replies(info.config.subjects, options.api_prefix, options.inbox_prefix)
+    if inboxes:
         inbox = f"{options.inbox_prefix}.>"
         text = f"{brief(', '.join(inboxes))} match {inbox}: the stream stores what is read from it"
-        advice = NARROW if stores_any_inbox(info.config.subjects) else OTHER_INBOX
-        yield warning("subjects", text, advice)
+        yield warning("subjects", text, stored_inboxes(info.config.subjects))
 
 
 def _check_origin(kind: str, origin: StreamSourceInfo) -> Finding:
@@ -583,8 +582,7 @@ def _check_limit(name: str, used: int, most: int) -> Iterator[Finding]:
 
 def _check_ledger(config: StreamConfig) -> Iterator[Finding]:
     """Check that the stream keeps the messages by which exactly-once knows what is stored."""
-    removes = config.retention != "limits" or config.max_msgs_per_subject > 0
-    if removes or config.persist_mode == "async":
+    if _removing_setting(config) is not None or config.persist_mode == "async":
         text = "exactly-once needs limits retention, no max_msgs_per_subject, and another persist_mode than async"
         advice = "set option delivery to deduplicated, or write to another stream"
         yield failed("delivery", text, advice)
@@ -611,16 +609,24 @@ def _check_duplicates(config: StreamConfig, options: ConnectionOptions) -> Itera
 
 def _check_removals(config: StreamConfig) -> Iterator[Finding]:
     """Warn of messages that go within the duplicate window."""
-    # A server that restarts knows the ids of the messages that it still has.
-    if config.retention != "limits":
-        why = f"retention {config.retention}"
-    elif config.max_msgs_per_subject > 0:
-        why = f"max_msgs_per_subject {config.max_msgs_per_subject}"
-    else:
+    setting = _removing_setting(config)
+    if setting is None:
         return
-    text = f"a server that restarts forgets the message ids of removed messages ({why}): rows may be stored twice then"
+    # A server that restarts knows the ids of the messages that it still has.
+    text = (
+        f"a server that restarts forgets the message ids of removed messages ({setting}): rows may be stored twice then"
+    )
     yield warning(
         "restarts",
         text,
         "write to a stream with limits retention, and without max_msgs_per_subject",
     )
+
+
+def _removing_setting(config: StreamConfig) -> str | None:
+    """Return the setting by which a stream removes messages that are neither old nor too many."""
+    if config.retention != "limits":
+        return f"retention {config.retention}"
+    if config.max_msgs_per_subject > 0:
+        return f"max_msgs_per_subject {config.max_msgs_per_subject}"
+    return None

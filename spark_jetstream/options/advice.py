@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from spark_jetstream.protocol.own_traffic import stores_any_inbox
+
 SERVERS = "(option servers)"
 STREAM = "; option stream would name it"
 #: The option that names a stream, by the beginning of the stream's name.
 NAMED_BY = {"": "option stream", "KV_": "option bucket", "OBJ_": "option objectBucket"}
-# A stream whose subjects match the connector's inboxes stores the replies.
-NARROW = "give the stream narrower subjects"
-OTHER_INBOX = f"set option inboxPrefix to a prefix that they do not match, or {NARROW}"
 # A request to the API that nobody answers.
 API = "are the options domain and apiPrefix right?"
 # The option in brackets, after the thing that it sets.
@@ -24,3 +25,12 @@ CREDENTIALS = "give both as a .creds file (option credentialsFile or credentials
 AUTHORITY = "(options tlsCaFile, tlsHostname)"
 CLIENT_CERTIFICATE = "(options tlsCertFile and tlsKeyFile)"
 TLS_FIRST = "option tlsHandshakeFirst"
+
+_NARROW = "give the stream narrower subjects"
+
+
+def stored_inboxes(subjects: Sequence[str]) -> str:
+    """Return how to keep a stream with these subjects from storing what the connector receives."""
+    if stores_any_inbox(subjects):
+        return _NARROW
+    return f"set option inboxPrefix to a prefix that they do not match, or {_NARROW}"

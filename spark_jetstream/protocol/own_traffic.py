@@ -21,8 +21,13 @@ def in_other_account(api_prefix: str | None) -> bool:
     return api_prefix not in (None, DEFAULT_PREFIX)
 
 
-def stored_replies(subjects: Sequence[str], inbox_prefix: str) -> tuple[str, ...]:
-    """Return the subjects of a stream that match inboxes: it stores messages on their way to a reader, and replies."""
+def stored_replies(subjects: Sequence[str], api_prefix: str | None, inbox_prefix: str) -> tuple[str, ...]:
+    """Return the subjects of a stream that match inboxes: it stores messages on their way to a reader, and replies.
+
+    A stream of another account gets none of these.
+    """
+    if in_other_account(api_prefix):
+        return ()
     return _matching(subjects, f"{inbox_prefix}.>")
 
 

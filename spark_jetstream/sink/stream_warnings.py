@@ -13,7 +13,7 @@ from operator import attrgetter
 from spark_jetstream.client.requests import Connect, Requests
 from spark_jetstream.errors import JetStreamError, brief
 from spark_jetstream.options import ConnectionOptions, SinkOptions, advice
-from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stores_any_inbox
+from spark_jetstream.protocol.own_traffic import stored_replies
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.spark_process import first_time
 from spark_jetstream.streams.lookup import RawMessage, message
@@ -102,9 +102,7 @@ def _warn_of_a_small_stream(requests: Requests, state: StreamSummary, connection
 
 
 def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) -> None:
-    if in_other_account(connection.api_prefix):
-        return
-    inboxes = stored_replies(state.subjects, connection.inbox_prefix)
+    inboxes = stored_replies(state.subjects, connection.api_prefix, connection.inbox_prefix)
     if inboxes and first_time(f"replies in {state.name} at {connection!r}"):
         log.warning(
             "stream %s stores the acknowledgements of rows as well, because its subjects (%s) match those at which the "
@@ -112,7 +110,7 @@ def _warn_of_own_replies(state: StreamSummary, connection: ConnectionOptions) ->
             state.name,
             brief(", ".join(inboxes)),
             connection.inbox_prefix,
-            advice.NARROW if stores_any_inbox(state.subjects) else advice.OTHER_INBOX,
+            advice.stored_inboxes(state.subjects),
         )
 
 

@@ -7,7 +7,7 @@ import logging
 from spark_jetstream.errors import OptionError, brief
 from spark_jetstream.options import advice
 from spark_jetstream.options.source import SourceOptions
-from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stored_requests, stores_any_inbox
+from spark_jetstream.protocol.own_traffic import in_other_account, stored_replies, stored_requests
 from spark_jetstream.protocol.stream import StreamSummary
 from spark_jetstream.protocol.subjects import FilterIndex
 from spark_jetstream.protocol.units import rfc3339
@@ -205,9 +205,7 @@ def warn_of_filters(state: StreamSummary, options: SourceOptions) -> None:
 def warn_of_own_traffic(state: StreamSummary, options: SourceOptions) -> None:
     """Log that a stream stores what a read sends and receives. It grows, and a query never reaches its end."""
     connection = options.connection
-    if in_other_account(connection.api_prefix):
-        return
-    inboxes = stored_replies(state.subjects, connection.inbox_prefix)
+    inboxes = stored_replies(state.subjects, connection.api_prefix, connection.inbox_prefix)
     if inboxes:
         log.warning(
             "stream %s stores a copy of each message that is read from it, because its subjects (%s) match those at "
@@ -215,10 +213,12 @@ def warn_of_own_traffic(state: StreamSummary, options: SourceOptions) -> None:
             state.name,
             brief(", ".join(inboxes)),
             connection.inbox_prefix,
-            advice.NARROW if stores_any_inbox(state.subjects) else advice.OTHER_INBOX,
+            advice.stored_inboxes(state.subjects),
         )
+    if not options.streaming or in_other_account(connection.api_prefix):
+        return
     causes = stored_requests(state.subjects, options.subjects, connection.api_prefix_resolved)
-    if causes and options.streaming:
+    if causes:
         log.warning(
             "stream %s stores what this query causes (%s), and the query reads it: each micro-batch causes the next "
             "one; set option subjects to the subjects that the query is for",

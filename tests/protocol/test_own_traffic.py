@@ -29,7 +29,7 @@ API = "$JS.API.>"
 def test_a_stream_stores_replies_where_its_subjects_match_inboxes(
     subjects: list[str], replies: tuple[str, ...], any_inbox: bool
 ) -> None:
-    assert stored_replies(subjects, "_INBOX") == replies
+    assert stored_replies(subjects, None, "_INBOX") == replies
     assert stores_any_inbox(subjects) is any_inbox
 
 
