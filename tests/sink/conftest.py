@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from spark_jetstream.sink import publisher
 from spark_jetstream.testing import NatsServer
 from tests.support.proxy import WireProxy
 from tests.support.publish import Publisher
+from tests.support.sinking import WINDOW
+from tests.support.streams import MakeStream, Stream
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,21 @@ def admin(server: NatsServer) -> Iterator[Publisher]:
             if name != "KEPT":
                 publisher.api(f"STREAM.DELETE.{name}")
         yield publisher
+
+
+@pytest.fixture
+def make(server: NatsServer, admin: Publisher) -> MakeStream:
+    """A function that makes a stream with a short duplicate window, unless told otherwise."""
+
+    def made(name: str = "S", **config: Any) -> Stream:
+        return Stream(server.url, name, admin, **{"storage": "memory", "duplicate_window": WINDOW, **config})
+
+    return made
+
+
+@pytest.fixture
+def s(make: MakeStream) -> Stream:
+    return make()
 
 
 @pytest.fixture(autouse=True)

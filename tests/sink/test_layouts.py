@@ -17,40 +17,18 @@ from spark_jetstream.sink import report as report_module
 from spark_jetstream.sink.publisher import Publisher as SinkPublisher
 from spark_jetstream.sink.report import TaskReport
 from spark_jetstream.sink.task import WriteTask
-from spark_jetstream.testing import NatsServer
 from tests.support.permissions import INBOX, Account, served
 from tests.support.publish import Publisher
-from tests.support.sinking import Died, Sink, batch, batches_of, forget, seen, sent_again, with_subjects
+from tests.support.sinking import SECOND, Died, Sink, batch, batches_of, forget, seen, sent_again, with_subjects
 from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
-SECOND = 1_000_000_000
-WINDOW = SECOND // 4
 PLAIN = ("data", "subject")
 ORIGIN = ("data", "subject", "stream", "sequence")
 
 Layout = Sequence[Sequence[dict[str, Any]]]
 """The rows of each partition, by column."""
-
-
-@pytest.fixture
-def make(server: NatsServer, admin: Publisher) -> MakeStream:
-    """A function that makes a stream with a short duplicate window, unless told otherwise."""
-
-    def made(name: str = "S", **config: Any) -> Stream:
-        return Stream(server.url, name, admin, **{"storage": "memory", "duplicate_window": WINDOW, **config})
-
-    return made
-
-
-@pytest.fixture
-def s(make: MakeStream) -> Stream:
-    return make()
-
-
-def exactly(url: str, **options: object) -> Sink:
-    return Sink(url, **{"delivery": "exactly-once", **options}).started()
 
 
 def row(data: str, **more: Any) -> dict[str, Any]:
@@ -136,7 +114,7 @@ class TestExactlyOnce:
     def test_a_batch_that_died_is_stored_once_in_another_layout(
         self, admin: Publisher, before: Sequence[str], after: Sequence[str], later: bool, s: Stream
     ) -> None:
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         first = Job(sink, "1", layout(*before))
         first.write(0)
         if len(before) > 1:
@@ -148,7 +126,7 @@ class TestExactlyOnce:
         assert payloads(s) == "".join(sorted("".join(before)))
 
     def test_a_batch_that_is_killed_again_and_again_is_stored_once(self, admin: Publisher, s: Stream) -> None:
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         Job(sink, "1", layout("aab", "abc", "cde")).die(1, 2, s)
         forget(admin, "S", "s")
         second = Job(sink, "2", layout("aaabb", "ccde"))
@@ -166,7 +144,7 @@ class TestExactlyOnce:
 
     @pytest.mark.parametrize("later", [False, True], ids=["within the window", "after the window"])
     def test_equal_rows_of_partitions_are_all_stored(self, admin: Publisher, later: bool, s: Stream) -> None:
-        job = Job(exactly(s.url), "1", layout("aab", "abb", "aaa"))
+        job = Job(Sink.exactly(s.url), "1", layout("aab", "abb", "aaa"))
         reports = [job.write(0)]
         if later:
             # What the stream has forgotten it stores again, with the same id: that is the row of another task.
@@ -179,7 +157,7 @@ class TestExactlyOnce:
     def test_a_commit_that_died_among_its_copies_is_repeated(
         self, admin: Publisher, s: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         job = Job(sink, "1", layout("aaa", "aaab", "aaa"))
         reports = job.tasks()
 
@@ -199,7 +177,7 @@ class TestExactlyOnce:
 
     def test_rows_of_a_killed_run_that_arrive_late_are_not_stored_twice(self, admin: Publisher, s: Stream) -> None:
         """They come after the second run has looked, and before it sends what the stream has forgotten by then."""
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         Job(sink, "1", layout("ab", "cd")).write(0)
         late = seen(s)[1]
         s.remove(2)
@@ -219,7 +197,7 @@ class TestExactlyOnce:
 
     def test_tasks_of_a_run_that_has_lost_its_batch_store_nothing_more(self, s: Stream) -> None:
         """Also those whose partition the new run does not have, and the driver."""
-        sink, other = exactly(s.url), exactly(s.url, connectTimeout="4s")
+        sink, other = Sink.exactly(s.url), Sink.exactly(s.url, connectTimeout="4s")
         paused, go_on = threading.Event(), threading.Event()
         first = Job(sink, "1", layout("ab", "cd", "efgh"))
         reports = [first.write(0)]
@@ -248,7 +226,7 @@ class TestExactlyOnce:
 
     def test_counters_have_each_increment_once(self, make: MakeStream, admin: Publisher) -> None:
         s = make("C", allow_msg_counter=True)
-        sink = exactly(s.url, stream="C")
+        sink = Sink.exactly(s.url, stream="C")
         names = ("incr", "subject")
         one = {"incr": "1", "subject": "c.total"}
         first = Job(sink, "1", [[one] * 4, [one] * 3, [one] * 5], names)
@@ -261,7 +239,7 @@ class TestExactlyOnce:
 
     def test_groups_move_as_a_whole(self, make: MakeStream, admin: Publisher) -> None:
         s = make("G", allow_atomic=True)
-        sink = exactly(s.url, stream="G")
+        sink = Sink.exactly(s.url, stream="G")
         names = ("data", "subject", "atomic_group")
         one, two, three = (
             [{"data": letter.encode(), "subject": "g.a", "atomic_group": name} for letter in letters]
@@ -280,7 +258,7 @@ class TestExactlyOnce:
     def test_a_group_in_parts_fails_each_time(self, make: MakeStream, s: Stream) -> None:
         """Each has stored its part, and no later run passes for one that has stored it whole."""
         make("G", allow_atomic=True)
-        sink = exactly(s.url, stream="G")
+        sink = Sink.exactly(s.url, stream="G")
         part = [{"data": b"1", "subject": "g.a", "atomic_group": "one"}]
         for run in ("1", "2", "2"):
             job = Job(sink, run, [part, part], ("data", "subject", "atomic_group"))
@@ -290,7 +268,7 @@ class TestExactlyOnce:
     def test_equal_schedules_and_guarded_rows_count_once(self, make: MakeStream) -> None:
         """The second schedule replaces an equal one, and the second row expects what the first has changed."""
         s = make("P", allow_msg_schedules=True, allow_msg_ttl=True, duplicate_window=120 * SECOND)
-        sink = exactly(s.url, stream="P")
+        sink = Sink.exactly(s.url, stream="P")
         later = {"schedule": "@at 2199-01-01T00:00:00Z", "schedule_target": "p.due"}
         timed = {"data": b"x", "subject": "p.at", **later}
         job = Job(sink, "1", [[timed], [timed]], ("data", "subject", "schedule", "schedule_target"))
@@ -303,7 +281,7 @@ class TestExactlyOnce:
 
     def test_equal_dead_letters_are_all_stored(self, make: MakeStream) -> None:
         s, dead = make(), make("DEAD", duplicate_window=120 * SECOND)
-        sink = exactly(s.url, deadLetterSubject="dead.row")
+        sink = Sink.exactly(s.url, deadLetterSubject="dead.row")
         bad: dict[str, Any] = {"data": None, "subject": "s.a"}
         empty, wrong = row("", subject="s.a"), row("", subject="s.a b")
         far = row("x", subject="nowhere")
@@ -316,7 +294,7 @@ class TestExactlyOnce:
 
     def test_dead_letters_of_a_group_are_found_after_the_window(self, make: MakeStream, admin: Publisher) -> None:
         s, dead = make(allow_atomic=True), make("DEAD")
-        sink = exactly(s.url, stream="S", deadLetterSubject="dead.row")
+        sink = Sink.exactly(s.url, stream="S", deadLetterSubject="dead.row")
         names = (*PLAIN, "atomic_group")
         group = [row("a", atomic_group="g"), row("b", subject="s.a b", atomic_group="g")]
         Job(sink, "1", [group], names).write(0)
@@ -327,8 +305,8 @@ class TestExactlyOnce:
     def test_copies_go_where_a_stream_renames_them(self, make: MakeStream, admin: Publisher) -> None:
         s = make(subject_transform={"src": "s.*", "dest": "s.moved.{{wildcard(1)}}"}, duplicate_window=120 * SECOND)
         parts = [[row("a"), row("b")], [row("a", subject="s.b"), row("a")], [row("a"), row("c")]]
-        assert Job(exactly(s.url), "1", parts).finish() == 2
-        assert Job(exactly(s.url), "2", [[*parts[0], *parts[1]], parts[2]]).finish() == 0
+        assert Job(Sink.exactly(s.url), "1", parts).finish() == 2
+        assert Job(Sink.exactly(s.url), "2", [[*parts[0], *parts[1]], parts[2]]).finish() == 0
         wanted = Counter(
             {("s.moved.a", b"a"): 3, ("s.moved.b", b"a"): 1, ("s.moved.a", b"b"): 1, ("s.moved.a", b"c"): 1}
         )
@@ -337,12 +315,12 @@ class TestExactlyOnce:
     def test_equal_rows_in_several_streams_are_told_apart(self, make: MakeStream) -> None:
         s, t = make(duplicate_window=120 * SECOND), make("T", duplicate_window=120 * SECOND)
         part = [row("a"), row("a", subject="t.a")]
-        assert Job(exactly(s.url), "1", [part, part]).finish() == 2
+        assert Job(Sink.exactly(s.url), "1", [part, part]).finish() == 2
         assert (payloads(s), payloads(t)) == ("aa", "aa")
 
     def test_a_batch_that_is_done_is_not_looked_for(self, admin: Publisher, s: Stream) -> None:
         """Its messages may have gone since."""
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         Job(sink, "1", layout("aab", "cde")).finish()
         s.purge(seq=4)
         assert Job(sink, "2", layout("abcde", "a")).finish() == 0
@@ -352,14 +330,14 @@ class TestExactlyOnce:
 
     def test_rows_that_are_added_to_a_batch_are_stored(self, admin: Publisher, s: Stream) -> None:
         """A batch that is planned anew, because the checkpoint has lost its end, has rows up to the present end."""
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         Job(sink, "1", layout("abc", "def")).write(0)
         forget(admin, "S", "s")
         assert Job(sink, "2", layout("abcd", "efgh")).finish() == 0
         assert payloads(s) == "abcdefgh"
 
     def test_rows_that_a_later_run_does_not_have_are_an_error(self, admin: Publisher, s: Stream) -> None:
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         Job(sink, "1", layout("abc", "def")).tasks()
         said = "2 rows are stored that are not among the 5 of this run"
         with pytest.raises(DeliveryError, match=f"batch 1 of q was written before with other rows .{said}.*once=True"):
@@ -370,7 +348,7 @@ class TestExactlyOnce:
         assert payloads(s) == "abcdefx"
 
     def test_a_stream_that_was_made_again_gets_all_rows(self, s: Stream) -> None:
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         first = Job(sink, "1", layout("abc", "def"))
         first.tasks()
         s.delete()
@@ -381,14 +359,14 @@ class TestExactlyOnce:
     def test_rows_of_different_messages_need_no_copies(self, make: MakeStream) -> None:
         s = make(duplicate_window=120 * SECOND)
         parts = [[row("a", stream="SRC", sequence=part * 2 + n) for n in (1, 2)] for part in range(3)]
-        assert Job(exactly(s.url), "1", parts, ORIGIN).finish() == 0
+        assert Job(Sink.exactly(s.url), "1", parts, ORIGIN).finish() == 0
         moved = [[each for part in parts for each in part]]
-        assert Job(exactly(s.url), "2", moved, ORIGIN).finish() == 0
+        assert Job(Sink.exactly(s.url), "2", moved, ORIGIN).finish() == 0
         assert payloads(s) == "aaaaaa"
 
     def test_equal_rows_count_once_if_only_content_counts(self, make: MakeStream, admin: Publisher) -> None:
         s = make(duplicate_window=120 * SECOND)
-        sink = exactly(s.url, messageIds="content")
+        sink = Sink.exactly(s.url, messageIds="content")
         first = Job(
             sink, "1", [[row("a", stream="SRC", sequence=1), row("b")], [row("a", stream="SRC", sequence=2)]], ORIGIN
         )
@@ -399,7 +377,7 @@ class TestExactlyOnce:
     def test_a_write_that_nobody_can_repeat_stores_equal_rows(self, make: MakeStream) -> None:
         """A batch write without `writeId`: the ledger notes no end of it."""
         s = make(duplicate_window=120 * SECOND)
-        job = Job(exactly(s.url), "1", layout("ab", "ab"), write="w-once")
+        job = Job(Sink.exactly(s.url), "1", layout("ab", "ab"), write="w-once")
         assert job.finish() == 2
         assert payloads(s) == "aabb"
         assert job.finish() == 0, "its tasks are done, and the copies are there"
@@ -407,7 +385,7 @@ class TestExactlyOnce:
 
     def test_an_equal_row_that_is_gone_is_an_error(self, make: MakeStream) -> None:
         s = make(duplicate_window=120 * SECOND)
-        job = Job(exactly(s.url), "1", layout("ab", "ab"))
+        job = Job(Sink.exactly(s.url), "1", layout("ab", "ab"))
         reports = job.tasks()
         s.remove(1)
         said = "equal rows in stream S, and it has removed 1 of them before the driver could store their copies; keep"
@@ -420,7 +398,7 @@ class TestExactlyOnce:
         """It had ended, with too many rows for the ledger, and runs again in the same job."""
         s = make(duplicate_window=120 * SECOND)
         monkeypatch.setattr(report_module, "_LARGEST_CLAIMS", 1)
-        job = Job(exactly(s.url), "1", layout("ab", "ab"))
+        job = Job(Sink.exactly(s.url), "1", layout("ab", "ab"))
         job.write(1)
         assert job.finish() == 2
         assert payloads(s) == "aabb"
@@ -430,7 +408,7 @@ class TestExactlyOnce:
     def test_a_task_that_ended_runs_again_where_the_stream_has_other_subjects(self, make: MakeStream) -> None:
         """The ledger keeps claims, but not the subjects of known rows in a stream with a subject transform."""
         s = make(duplicate_window=120 * SECOND, subject_transform={"src": "s.>", "dest": "moved.>"})
-        job = Job(exactly(s.url), "1", layout("ab", "bc"))
+        job = Job(Sink.exactly(s.url), "1", layout("ab", "bc"))
         job.write(0)
         job.write(0)
         job.write(1)

@@ -33,6 +33,8 @@ from tests.support.proxy import WireProxy
 from tests.support.publish import Message, Publisher, Refused
 from tests.support.reading import consumers, create, options, wait_until
 from tests.support.sinking import (
+    SECOND,
+    WINDOW,
     Died,
     Sink,
     batch,
@@ -49,9 +51,6 @@ from tests.support.streams import MakeStream, Stream
 
 pytestmark = pytest.mark.usefixtures("no_connection_left", "quick_ledger")
 
-SECOND = 1_000_000_000
-WINDOW = SECOND // 4
-
 
 def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None:
     """Do what ensureStream asks for, as the data source does."""
@@ -60,28 +59,8 @@ def ensure(connect: Callable[[float], Connection], options: SinkOptions) -> None
 
 
 @pytest.fixture
-def make(server: NatsServer, admin: Publisher) -> MakeStream:
-    """A function that makes a stream with a short duplicate window, unless told otherwise."""
-
-    def made(name: str = "S", **config: Any) -> Stream:
-        return Stream(server.url, name, admin, **{"storage": "memory", "duplicate_window": WINDOW, **config})
-
-    return made
-
-
-@pytest.fixture
-def s(make: MakeStream) -> Stream:
-    return make()
-
-
-@pytest.fixture
 def sink(server: NatsServer, s: Stream) -> Sink:
-    return exactly(server.url)
-
-
-def exactly(url: str, **options: object) -> Sink:
-    """A sink that stores each row once, and the ledger for it."""
-    return Sink(url, **{"delivery": "exactly-once", **options}).started()
+    return Sink.exactly(server.url)
 
 
 def entry(admin: Publisher) -> dict[str, Any]:
@@ -106,7 +85,7 @@ class TestEntry:
             yield rows("s.a", 0, 10)
             seen.append(entry(admin))
 
-        report = exactly(server.url).write(batches(), task=WriteTask("q", 12, 0))
+        report = Sink.exactly(server.url).write(batches(), task=WriteTask("q", 12, 0))
         done = entry(admin)
         created = admin.api("STREAM.INFO.S")["created"]
         plain = {"version": 2, "batch": 12, "run": "", "attempt": done["attempt"], "lease": 0.3, "done": False}
@@ -191,7 +170,7 @@ class TestEntry:
     @pytest.mark.parametrize("lost", [1, 2, 3], ids=["taking the task", "noting the stream", "being done"])
     def test_that_was_written_without_an_answer(self, admin: Publisher, lost: int, s: Stream) -> None:
         with WireProxy(s.url) as proxy:
-            sink = exactly(proxy.url, requestTimeout="300ms")
+            sink = Sink.exactly(proxy.url, requestTimeout="300ms")
             seen = 0
 
             def drop(frame: bytes) -> bytes:
@@ -217,7 +196,7 @@ class TestTakingOver:
     )
     def test_leaves_out_what_is_stored(self, admin: Publisher, own: bool, later: bool, named: bool, s: Stream) -> None:
         s.fill(5)
-        sink = exactly(s.url, **({"stream": "S"} if named else {}))
+        sink = Sink.exactly(s.url, **({"stream": "S"} if named else {}))
         names = ("data", "subject", "msg_id") if own else ("data", "subject")
 
         def some(first: int, count: int) -> pa.RecordBatch:
@@ -245,7 +224,7 @@ class TestTakingOver:
         """A server takes them as they are, and Spark has them in a column of text (a cast from binary)."""
         ids = [b"gr\xfcn-%d" % number for number in range(20)]
         given = batch(data=[b"x"] * 20, subject=["s.a"] * 20, msg_id=pa.array(ids, pa.binary()).view(pa.string()))
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         die(sink, s, given.slice(0, 15), names=given.schema.names)
         forget(admin, "S", "s")
         report = sink.write([given])
@@ -254,7 +233,7 @@ class TestTakingOver:
 
     def test_looks_into_each_stream(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         streams = [make(name) for name in ("S", "T", "U")]
-        sink = exactly(server.url)
+        sink = Sink.exactly(server.url)
 
         def at(number: int) -> str:
             return f"{'stu'[number % 3]}.{number % 5}"
@@ -279,7 +258,7 @@ class TestTakingOver:
     def test_stores_a_row_whose_id_another_stream_has(self, admin: Publisher, make: MakeStream) -> None:
         """As of the messages that one order makes for two streams."""
         s, t = make("S"), make("T")
-        sink = exactly(s.url)
+        sink = Sink.exactly(s.url)
         first, second = (batch(data=[payload(0)], subject=[f"{each.subject}.a"], msg_id=["mine"]) for each in (s, t))
         die(sink, s, first, names=first.schema.names)
 
@@ -298,7 +277,7 @@ class TestTakingOver:
 
     def test_leaves_out_dead_letters(self, server: NatsServer, admin: Publisher, make: MakeStream) -> None:
         s, dead = make(max_msg_size=150), make("DEAD")
-        sink = exactly(server.url, deadLetterSubject="dead.row")
+        sink = Sink.exactly(server.url, deadLetterSubject="dead.row")
         data = batch(
             data=[payload(number, 300 if number % 4 == 0 else 0) for number in range(100)],
             subject=["no good" if number % 10 == 1 else "s.a" for number in range(100)],
@@ -440,7 +419,7 @@ class TestOtherRows:
     def test_of_a_task_that_is_done(
         self, admin: Publisher, picked: Sequence[int], changed: dict[str, list[Any]], said: str, s: Stream
     ) -> None:
-        sink = exactly(s.url, deadLetterSubject="s.dead")
+        sink = Sink.exactly(s.url, deadLetterSubject="s.dead")
         first = sink.write([batch(**self.COLUMNS)])
         assert (first.rows, first.stored, first.duplicates, first.dead_letters) == (5, 4, 0, 1)
         before, noted = seen_in(admin, "S"), entry(admin)
@@ -470,9 +449,9 @@ class TestOtherRows:
         """Two writes of the same rows to two targets must not have the same `writeId`."""
         s, t = make("S"), make("T")
         task, again = WriteTask("w-load", 0, 0, 3600.0), [batch(data=[b"0", b"1"], msg_id=["mine", "yours"])]
-        assert exactly(server.url, subject="s.a").write(again, task).stored == 2
+        assert Sink.exactly(server.url, subject="s.a").write(again, task).stored == 2
         with pytest.raises(DeliveryError, match=r"as many came now, but not the same ones.* Take another writeId"):
-            exactly(server.url, subject="t.a").write(again, task)
+            Sink.exactly(server.url, subject="t.a").write(again, task)
         assert (s.state()["messages"], t.state()["messages"]) == (2, 0)
 
     def test_that_are_for_another_stream(self, server: NatsServer, make: MakeStream) -> None:
@@ -483,7 +462,7 @@ class TestOtherRows:
             if target == "T":
                 s.delete()
                 create(server.url, "T", subjects=["s.>"])
-            sink = exactly(server.url, stream=target)
+            sink = Sink.exactly(server.url, stream=target)
             assert sink.write([rows("s.a", 0, 0)], nothing).stored == 0
             if target == "S":
                 assert sink.write([rows("s.a", 0, 10)]).stored == 10
@@ -525,7 +504,7 @@ class TestOtherRows:
 
     def test_a_dead_letter_that_is_stored_the_next_time(self, make: MakeStream) -> None:
         s, dead = make(max_msg_size=100), make("DEAD")
-        sink = exactly(s.url, deadLetterSubject="dead.row")
+        sink = Sink.exactly(s.url, deadLetterSubject="dead.row")
         long = rows("s.a", 0, 1, size=100)
         sent: list[int] = []
 
@@ -592,7 +571,7 @@ class TestFence:
     @pytest.mark.parametrize("when", ["all answered", "rows without an answer", "all sent"])
     def test_an_attempt_that_was_taken_over_stores_nothing_more(self, server: NatsServer, when: str, s: Stream) -> None:
         with WireProxy(server.url) as proxy:
-            slow, quick = exactly(proxy.url, ackTimeout="30s"), exactly(server.url)
+            slow, quick = Sink.exactly(proxy.url, ackTimeout="30s"), Sink.exactly(server.url)
             paused, go_on = threading.Event(), threading.Event()
 
             def batches() -> Iterator[pa.RecordBatch]:
@@ -622,7 +601,7 @@ class TestFence:
         assert sorted(numbers(server.url, "S")) == list(range(300))
 
     def test_an_attempt_of_an_earlier_batch_stores_nothing_more(self, server: NatsServer, s: Stream) -> None:
-        sink, other = exactly(server.url), exactly(server.url, connectTimeout="4s")
+        sink, other = Sink.exactly(server.url), Sink.exactly(server.url, connectTimeout="4s")
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield rows("s.a", 0, 10)
@@ -638,7 +617,7 @@ class TestFence:
         """Without knowing that it owns the task an attempt sends nothing, and it does not ask for ever."""
         monkeypatch.setattr(ledger, "_LEASE", 1e-9)
         with pytest.raises(OutageError, match=f"bucket {BUCKET} gave no current answer within 5e-10 s, for 0.5 s"):
-            exactly(server.url, retryTimeout="500ms").write([rows("s.a", 0, 10)])
+            Sink.exactly(server.url, retryTimeout="500ms").write([rows("s.a", 0, 10)])
         assert s.state()["messages"] == 0
 
 
@@ -682,7 +661,7 @@ class TestElection:
 
     def attempt(self, server: NatsServer, election: Election, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         """What a task reports whose ledger answers so; the batch before it was written without trouble."""
-        sink = exactly(server.url)
+        sink = Sink.exactly(server.url)
         sink.write([rows("s.a", 0, 10)], task=WriteTask("q", 1, 0))
         sink.connect = lambda patience: cast(Connection, election)  # type: ignore[method-assign]
         return sink.write(batches, task=WriteTask("q", 2, 0))
@@ -740,7 +719,7 @@ class TestOutage:
                 proxy.drop(None)
                 proxy.cut()
 
-            report = exactly(proxy.url, ackTimeout="30s").write(batches(), names=["data", "subject", "msg_id"])
+            report = Sink.exactly(proxy.url, ackTimeout="30s").write(batches(), names=["data", "subject", "msg_id"])
         assert (report.stored, report.duplicates) == (4, 1)
         assert (s.state()["messages"], t.state()["messages"]) == (2, 2)
 
@@ -748,7 +727,7 @@ class TestOutage:
     def test_longer_than_the_stream_remembers(self, server: NatsServer, admin: Publisher, how: str, s: Stream) -> None:
         """What is sent again is looked up first: the stream has forgotten its ids by then."""
         with WireProxy(server.url) as proxy:
-            sink = exactly(proxy.url, ackTimeout="1s" if how == "silence" else "30s", stream="S")
+            sink = Sink.exactly(proxy.url, ackTimeout="1s" if how == "silence" else "30s", stream="S")
 
             def batches() -> Iterator[pa.RecordBatch]:
                 yield rows("s.a", 0, 500)
@@ -774,12 +753,12 @@ class TestOutage:
         monkeypatch.setattr(publisher, "_LAST_ANSWERS", 20.0)  # all come
         with WireProxy(server.url) as proxy:
             with pytest.raises(RowRefused, match=r"row 11 .* 't\.a': no stream captures this subject; 10 rows"):
-                exactly(proxy.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])
+                Sink.exactly(proxy.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])
             assert proxy.client_bytes.count(b"PUB s.a") == 10
             assert b"PUB t.a" not in proxy.client_bytes
         t = make("T")
         assert t.state()["messages"] == 0
-        report = exactly(server.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])
+        report = Sink.exactly(server.url).write([rows("s.a", 0, 10), rows("t.a", 10, 10)])
         assert (report.stored, report.duplicates) == (20, 10)
         assert numbers(server.url, "S") == list(range(10))
         assert s.state()["last_seq"] == 10
@@ -793,7 +772,7 @@ class TestOutage:
 
 class TestStart:
     def test_makes_the_ledger_once(self, server: NatsServer, admin: Publisher, s: Stream) -> None:
-        sink = exactly(server.url, stream="S")
+        sink = Sink.exactly(server.url, stream="S")
         config = admin.api(f"STREAM.INFO.{STREAM}")["config"]
         wanted = dict(bucket_config(1))
         assert {name: config[name] for name in wanted} == wanted
@@ -805,13 +784,13 @@ class TestStart:
 
     def test_is_remembered(self, server: NatsServer, s: Stream) -> None:
         with WireProxy(server.url) as proxy:
-            sink = exactly(proxy.url, stream="S")
+            sink = Sink.exactly(proxy.url, stream="S")
             asked = proxy.client_bytes.count(b"$JS.API.")
             assert asked > 0
             for _ in range(5):
                 sink.started()
             assert proxy.client_bytes.count(b"$JS.API.") == asked
-            exactly(proxy.url, stream="S", maxRetries=3)
+            Sink.exactly(proxy.url, stream="S", maxRetries=3)
             assert proxy.client_bytes.count(b"$JS.API.") > asked
 
     def test_is_remembered_from_one_write_of_foreach_batch_to_the_next(
@@ -886,7 +865,7 @@ class TestStart:
     def test_makes_no_ledger_for_a_stream_that_is_refused(self, admin: Publisher, make: MakeStream) -> None:
         s = make(retention="workqueue")
         with pytest.raises(DeliveryError, match="it has workqueue retention"):
-            exactly(s.url, stream="S")
+            Sink.exactly(s.url, stream="S")
         with pytest.raises(Refused) as missing:
             entry(admin)
         assert missing.value.err_code == 10059

@@ -39,6 +39,9 @@ KINDS: Mapping[str, tuple[str, pa.DataType]] = {
     "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
 }
 TASK = WriteTask("q", 1, 0)
+SECOND = 1_000_000_000  # nanoseconds
+WINDOW = SECOND // 4
+"""The duplicate window of streams that soon forget message ids."""
 _OWN_LINE = re.compile(r"Nats-Msg-Id: [\w-]+\.\d+(\.\d+)?\.[0-9a-f]{24}(\.\d+)?(\.after\d+)?|Nats-Expected-Stream: \w+")
 
 
@@ -51,6 +54,11 @@ class Sink:
 
     def connect(self, patience: float) -> Connection:
         return connect(self.options.connection, patience=patience)
+
+    @classmethod
+    def exactly(cls, servers: str, **given: object) -> Sink:
+        """A sink that stores each row once, and the ledger for it."""
+        return cls(servers, **{"delivery": "exactly-once", **given}).started()
 
     def started(self) -> Sink:
         """The sink, after the checks before the first row; exactly-once has its ledger then."""
