@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.support.jobs import SWAPPED
+
 #: Options of every source and sink. An outage may last as long as the longest fault, also when a query starts again.
 TIMES = {"connectTimeout": "60s", "requestTimeout": "5s", "retryTimeout": "180s"}
 
@@ -92,9 +94,6 @@ _READERS = tuple({"readWith": kind} for kind in ("consumer", "direct", "auto"))
 
 #: Levels of the sink, each with the duplicate window of its stream in nanoseconds.
 LEVELS = {"at-least-once": _HOUR, "deduplicated": _HOUR, "exactly-once": 10**9}
-
-SWAPPED = "spark.test.swapped"
-"""The setting by which a job knows `Layout.swapped`."""
 
 _TEXT = "cast(data as string)"
 _NUMBER = f"substring_index({_TEXT}, ' ', -1)"  # of a message in its portion

@@ -240,7 +240,8 @@ class World:
     def _rows(self, query: Query, result: Mapping[str, Mapping[str, list[str]]]) -> Counter[str]:
         if query.level is None:
             return Counter(result[query.name]["rows"])
-        return self._of_messages(query, self.written(query))
+        # A query may make several rows of each message.
+        return whole_copies(self.written(query), query.copies, exact=query.level != "at-least-once")
 
     def written(self, query: Query) -> Counter[str]:
         """How often each message is in the streams that a query writes to."""
@@ -251,10 +252,6 @@ class World:
             return counted(last)
         texts = [text for _, text in rows]
         return Counter(texts) if query.rows.parts == 1 else whole_groups(texts, query.rows.parts)
-
-    def _of_messages(self, query: Query, rows: Counter[str]) -> Counter[str]:
-        """Return how often each message is among the rows of a query, which makes several of each."""
-        return whole_copies(rows, query.copies, exact=query.level != "at-least-once")
 
     def _stored(self, stream: str) -> list[tuple[str, str]]:
         """The subjects and texts in a stream."""

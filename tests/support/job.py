@@ -38,10 +38,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.support.jobs import SWAPPED
+
 _SECONDS = 0.2  # between two looks at the queries
 _SINK = "sink."
 _SELECT, _SPREAD = "select", "spread"
-_SWAPPED = "spark.test.swapped"
 _LIMITS = ("PerTrigger", "PerPartition")
 _TEXT = "cast(trim(trailing '.' from cast(content as string)) as binary)"
 #: The columns that a query has, by the option that names what it reads.
@@ -81,7 +82,7 @@ def write_halves(name: str, select: Sequence[str], to: Mapping[str, str]) -> Cal
 
     def write(batch: DataFrame, number: int) -> None:
         halves = [batch.where(_FIRST_HALF), batch.where(f"not ({_FIRST_HALF})").repartition("data")]
-        if batch.sparkSession.conf.get(_SWAPPED, "false") == "true":
+        if batch.sparkSession.conf.get(SWAPPED, "false") == "true":
             halves.reverse()
         rows = halves[0].union(halves[1]).selectExpr(*select)
         rows.write.format("jetstream").options(**to, writeId=f"{name}-{number}").mode("append").save()

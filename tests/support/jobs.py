@@ -32,6 +32,9 @@ BRISK = {
     "spark.python.daemon.module": "tests.support.warm_daemon",
 }
 
+SWAPPED = "spark.test.swapped"
+"""The setting by which a job knows that the second half of a union comes first."""
+
 _END = 600.0  # seconds in which a job reads the rest: more than any machine needs
 
 _Job = TypeVar("_Job", bound="Job")
