@@ -49,22 +49,26 @@ def bucket_filters(
     ``config`` needs ``mirror`` and ``sources``; ``per_subject`` is ``max_msgs_per_subject``. ``keys``: of a Key-Value
     bucket, empty for all, None for an Object Store bucket.
     """
+    begin = "$O" if keys is None else "$KV"
     mirror = config.get("mirror") or {}
-    sources = config.get("sources")
-    of_objects = keys is None
-    begin = "$O" if of_objects else "$KV"
     if mirror:
-        is_bucket = str(mirror.get("name", "")).startswith("OBJ_" if of_objects else "KV_")
-    elif subjects:
-        is_bucket = all(subject.startswith(f"{begin}.{name}.") for subject in subjects)
+        of_kind = "OBJ_" if keys is None else "KV_"
+        is_bucket = str(mirror.get("name", "")).startswith(of_kind)
     else:
-        # A bucket that is filled from others may have no subjects of its own.
-        is_bucket = bool(sources)
-    has_history = of_objects or per_subject > 0
-    if not is_bucket or not (mirror or has_history):
+        keeps_keys = keys is None or per_subject > 0
+        is_bucket = keeps_keys and _takes_only(subjects, f"{begin}.{name}.", config)
+    if not is_bucket:
         return None
     # Messages from another bucket keep the subjects they have there, and that bucket may have them from a third one.
-    bucket = "*" if mirror or sources else name
+    bucket = "*" if mirror or config.get("sources") else name
     if keys is None:
         return (f"{begin}.{bucket}.M.>",)
     return tuple([f"{begin}.{bucket}.{key}" for key in keys])
+
+
+def _takes_only(subjects: Sequence[str], begin: str, config: Mapping[str, Any]) -> bool:
+    """Whether all messages of a stream have subjects that begin so, or those of other buckets."""
+    if not subjects:
+        # A bucket that is filled from others may have no subjects of its own.
+        return bool(config.get("sources"))
+    return all(subject.startswith(begin) for subject in subjects)

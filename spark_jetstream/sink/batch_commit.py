@@ -77,17 +77,17 @@ class BatchCommit:
         contested = claimed_twice(claims)
         if not contested:
             return 0
-        task = replace(self.task, partition=COPIES)
+        prefix = self.task.prefix.encode()
         requests = Requests(self.connect, self.options.connection.retry_timeout)
-        reader = IdReader(requests, ledger_label(task.run))
+        reader = IdReader(requests, ledger_label(self.task.run))
         copies = 0
         for name in sorted(contested):
             try:
                 state = requests.stream(name)
-                stored = StoredIds(task.prefix.encode(), own=self._own_ids)
+                stored = StoredIds(prefix, own=self._own_ids)
                 first, last = int(claims[name].min()), int(claims[name].max())
                 reader.read(replace(state, last_seq=min(last, state.last_seq)), first, stored)
-                found = balance(stored, claims[name], task.prefix.encode(), numbered=True)
+                found = balance(stored, claims[name], prefix, numbered=True)
             except (PermissionDenied, StreamNotFound) as error:
                 raise DeliveryError(f"{_equal_in(name)}, and the driver cannot read them: {error}; {_REMEDY}") from None
             self._refuse_lost(name, found)
@@ -164,7 +164,7 @@ class BatchCommit:
         return "msg_id" in self.columns
 
     def _refuse_lost(self, stream: str, found: Balance) -> None:
-        # What is gone may be a row with an id of the user's, which needs no copy.
+        # The removed message may be a row with an id of the user's, which needs no copy.
         if found.lost and not self._own_ids:
             raise DeliveryError(
                 f"{_equal_in(stream)}, and it has removed {found.lost} of them before the driver could store their "
