@@ -26,8 +26,8 @@ class BinaryFile(Protocol):
 
 
 Data = bytes | bytearray | memoryview | Iterable[bytes] | BinaryFile
-"""What content can be: bytes, pieces of any size, or a binary file, read from its position to its
-end."""
+"""The content of an object: bytes, pieces of any size, or a binary file, read from its position to
+its end."""
 
 
 def new_object(name: str, data: Data, progress: Progress | None = None, **fields: Any) -> NewObject:

@@ -1,4 +1,4 @@
-"""What the ``nats`` tool calls our commands and options: other names that work, and hints.
+"""The names of the ``nats`` tool for commands and options: those that work, and hints for others.
 
 A hint says what to use where nothing is the same.
 

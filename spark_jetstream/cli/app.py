@@ -103,7 +103,7 @@ class Run:
     @functools.cached_property
     def admin(self) -> JetStreamAdmin:
         """The `JetStreamAdmin` of the command line, the environment, and the selected context."""
-        # What is imported stays: to look for garbage in it would take a tenth of the time of a
+        # Imported modules stay: the collector would look through them for a tenth of the time of a
         # short command.
         gc.disable()
         from spark_jetstream.admin.client import CommandAdmin

@@ -308,7 +308,7 @@ class NotEncrypted(ConnectionRefusedError):
 
 
 class _Beginning:
-    """What a transport has for the beginning of a connection.
+    """The part of a transport that handles the beginning of a connection.
 
     `most` is the time in seconds for an attempt to connect and to log in, `patience` that for the greeting of a server.
     nats-py gives up later, and cannot say why. `learn` is called with each INFO that follows the greeting during the

@@ -196,7 +196,7 @@ class Subjects(Model):
 
 
 class Rights(Model):
-    """What a user may do.
+    """The permissions of a user.
 
     An entry for one queue group alone has a blank and the group after the subject.
     """

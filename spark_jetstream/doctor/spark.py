@@ -352,7 +352,7 @@ def _job_options(connection: ConnectionOptions) -> dict[str, Any]:
     given = connection.given()
     options = {}
     for spec in ConnectionOptions.specs:
-        # Of a context only its values remain.
+        # The values of a context are among the options already.
         if spec.name in given and spec.name != "context":
             value = revealed(getattr(connection, spec.field_name))
             options[spec.name] = _job_option(value)

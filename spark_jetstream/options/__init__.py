@@ -4,7 +4,7 @@ All are made with ``from_spark`` from what Spark hands over, on the driver; they
 pickle to the executors, and hold Python values: durations in seconds (float), sizes in bytes, times
 in nanoseconds since the epoch.
 
-Whatever is wrong with an option is an `OptionError` of one sentence that names it. Neither an error
+A wrong option raises an `OptionError` of one sentence that names it. Neither an error
 (nor anything reachable from it) nor a ``repr`` holds the value of a secret option or the user info
 of a URL.
 """

@@ -73,7 +73,7 @@ def balance(stored: StoredIds, claims: IntArray, prefix: bytes, *, numbered: boo
     scheduled = np.bincount(row_of[marks & SCHEDULED > 0], minlength=count) > 0
     guarded = np.bincount(row_of[marks & GUARDED > 0], minlength=count) > 0
 
-    # What is gone was some row's message, and the row may have others that nobody claims.
+    # A message that is gone was that of a row, and the row may have other messages that nobody claims.
     unclaimed = int(held[(needed == 0) & ~scheduled].sum()) - len(np.unique(gone))
     strangers = max(0, unclaimed)
     lost = len(gone) - len(np.unique(gone))

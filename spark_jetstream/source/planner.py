@@ -419,7 +419,7 @@ class Planner:
     ) -> None:
         """Look again at streams with missing sequences, after the server has counted their messages.
 
-        What went before it counted is no message that a task misses, so nobody else would report it.
+        The count lacks a message that was removed before it, so no task would report that message.
         """
         again = [
             name

@@ -43,7 +43,7 @@ class Created(NamedTuple):
 
 
 class Peeked(NamedTuple):
-    """What a consumer was asked: its messages to deliver, the first of them, and its server.
+    """The answers of a consumer: its messages to deliver, the first of them, and its server.
 
     ``first`` has the sequence and timestamp (ns). It is None without a message, and if the message
     was removed before its delivery.

@@ -85,7 +85,7 @@ class ConsumerConfig(Model):
     """When it begins, with ``by_start_time``. With several filters servers up to 2.15.1 pass over
     messages after it."""
     ack_policy: Annotated[str, Choice(("none", "all", "explicit", "flow_control"))] = "none"
-    """What clients acknowledge: nothing, everything up to a message, or each message. The server's
+    """Clients acknowledge nothing, everything up to a message, or each message. The server's
     default is none, that of client libraries ``explicit``. ``flow_control`` is for consumers that
     streams are copied through (server 2.14); it turns that field and an ``idle_heartbeat`` of one
     second on. It can never change."""
